@@ -32,9 +32,10 @@ class MaskedAttention(torch.autograd.Function):
                 classes = prepass.classify(mask)
                 rows = prepass.row_lists(classes)
             with record_function("dmask_fwd_run"):
-                forward.forward_launch(q, k, v, out, lse, mask, classes, rows, scale).run()
-        ctx.scale = scale
-        ctx.save_for_backward(q, k, v, out, lse, mask, classes.tiles, classes.counts, rows.num, rows.index)
+                forward.forward_launch(q, k, v, out, lse, classes, rows, mask.shape[:2], scale).run()
+        ctx.scale, ctx.planes = scale, mask.shape[:2]
+        found = (classes.tiles, classes.counts, classes.words, rows.num, rows.index)
+        ctx.save_for_backward(q, k, v, out, lse, *found)
         return out
 
     @staticmethod
@@ -42,8 +43,8 @@ class MaskedAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         if ctx.scale is None:
             return *(torch.zeros_like(t) for t in ctx.saved_tensors), None, None
-        q, k, v, out, lse, mask, *found = ctx.saved_tensors
-        classes, rows = prepass.Classes(*found[:2]), prepass.Lists(*found[2:])
+        q, k, v, out, lse, *found = ctx.saved_tensors
+        classes, rows = prepass.Classes(*found[:3]), prepass.Lists(*found[3:])
         with _on(q.device):
             with record_function("dmask_bwd_prepare"):
                 dout = dout.contiguous()
@@ -55,8 +56,8 @@ class MaskedAttention(torch.autograd.Function):
                 backward.delta_launch(out, dout, delta).run()
             with record_function("dmask_bwd_run"):
                 tensors = (q, k, v, dout, lse, delta)
-                backward.dkdv_launch(tensors, dk, dv, mask, classes, columns, ctx.scale).run()
-                backward.dq_launch(tensors, dq, mask, classes, rows, ctx.scale).run()
+                backward.dkdv_launch(tensors, dk, dv, classes, columns, ctx.planes, ctx.scale).run()
+                backward.dq_launch(tensors, dq, classes, rows, ctx.planes, ctx.scale).run()
         return dq, dk, dv, None, None
 
 

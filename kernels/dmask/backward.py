@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .forward import LOG2E, SIZES, dot, options, sizes
 from .launch import Launch
-from .prepass import TILE, Classes, Lists, entry, to_visit
+from .prepass import TILE, Classes, Lists, entry, pairs, to_visit
 
 
 @triton.jit(do_not_specialize=["Sq", "H"])
@@ -29,7 +29,7 @@ def dmask_delta(OUT, DO, DELTA, Sq, H, D: tl.constexpr, T: tl.constexpr):
 
 
 @triton.jit
-def _dkdv_tile(k, v, dk, dv, Q, DO, LSE, DELTA, SEEN, tile, Sq, Sk, s, stride, mine, T: tl.constexpr,
+def _dkdv_tile(k, v, dk, dv, Q, DO, LSE, DELTA, WORDS, tile, at_word, Sq, s, stride, T: tl.constexpr,
                D: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
     """One tile of queries, transposed: keys by rows. With MASKED the mask is applied, and it may reach over the end."""
     rows = tile * T + tl.arange(0, T)
@@ -38,7 +38,6 @@ def _dkdv_tile(k, v, dk, dv, Q, DO, LSE, DELTA, SEEN, tile, Sq, Sk, s, stride, m
         here = rows < Sq
         q = tl.load(Q + at, mask=here[:, None], other=0.0)
         do = tl.load(DO + at, mask=here[:, None], other=0.0)
-        seen = tl.load(SEEN + rows.to(tl.int64)[:, None] * Sk, mask=here[:, None] & mine[None, :], other=0)
     else:
         q = tl.load(Q + at)
         do = tl.load(DO + at)
@@ -47,7 +46,7 @@ def _dkdv_tile(k, v, dk, dv, Q, DO, LSE, DELTA, SEEN, tile, Sq, Sk, s, stride, m
     zero = tl.zeros([T, T], tl.float32)
     p = tl.math.exp2(dot(k, tl.trans(q), zero, UPCAST) * s - lse[None, :])
     if MASKED:
-        p = tl.where(tl.trans(seen) != 0, p, 0.0)
+        p = tl.where(pairs(WORDS, at_word, T, True), p, 0.0)
     dv = dot(p.to(q.dtype), do, dv, UPCAST)
     ds = p * (dot(v, tl.trans(do), zero, UPCAST) - delta[None, :])
     dk = dot(ds.to(q.dtype), q, dk, UPCAST)
@@ -55,7 +54,7 @@ def _dkdv_tile(k, v, dk, dv, Q, DO, LSE, DELTA, SEEN, tile, Sq, Sk, s, stride, m
 
 
 @triton.jit(do_not_specialize=SIZES)
-def dmask_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, MASK, COUNTS, NUM, INDEX, sm_scale, Sq, Sk, nq, nk, H, group, plane_b,
+def dmask_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, WORDS, COUNTS, NUM, INDEX, sm_scale, Sq, Sk, nq, nk, H, group, plane_b,
                plane_h, T: tl.constexpr, D: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
     """Grid (nk * B * H / group,). DO like Q, DK and DV like K, DELTA like LSE; NUM and INDEX of the columns; the rest
     as in dmask_forward."""
@@ -78,23 +77,23 @@ def dmask_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, MASK, COUNTS, NUM, INDEX, sm_sca
         QH = Q + b * Sq * stride + h * D
         DOH = DO + b * Sq * stride + h * D
         stat = (b * H + h) * nq * T
-        SEEN = MASK + plane * Sq * Sk + keys[None, :]
+        OWN = WORDS + plane * nq * nk * 2 * T
         LIST = INDEX + (plane * nk + j) * nq
         listed, full, both = to_visit(COUNTS, NUM, plane, nk, j, nq)
         for t in tl.range(0, full):
             tile = tl.load(LIST + t)
-            dk, dv = _dkdv_tile(k, v, dk, dv, QH, DOH, LSE + stat, DELTA + stat, SEEN, tile, Sq, Sk, s, stride, mine,
+            dk, dv = _dkdv_tile(k, v, dk, dv, QH, DOH, LSE + stat, DELTA + stat, OWN, tile, tile * nk + j, Sq, s, stride,
                                 T, D, False, UPCAST)  # fmt: skip
         for t in tl.range(full, both):
             tile = entry(LIST, t, listed)
-            dk, dv = _dkdv_tile(k, v, dk, dv, QH, DOH, LSE + stat, DELTA + stat, SEEN, tile, Sq, Sk, s, stride, mine,
+            dk, dv = _dkdv_tile(k, v, dk, dv, QH, DOH, LSE + stat, DELTA + stat, OWN, tile, tile * nk + j, Sq, s, stride,
                                 T, D, True, UPCAST)  # fmt: skip
     tl.store(DK + at, (dk * sm_scale).to(k.dtype), mask=mine[:, None])
     tl.store(DV + at, dv.to(k.dtype), mask=mine[:, None])
 
 
 @triton.jit
-def _dq_tile(q, do, dq, lse, delta, K, V, SEEN, tile, Sk, s, stride, mine, T: tl.constexpr, D: tl.constexpr,
+def _dq_tile(q, do, dq, lse, delta, K, V, WORDS, tile, Sk, s, stride, T: tl.constexpr, D: tl.constexpr,
              MASKED: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
     keys = tile * T + tl.arange(0, T)
     at = keys.to(tl.int64)[:, None] * stride + tl.arange(0, D)[None, :]
@@ -102,20 +101,19 @@ def _dq_tile(q, do, dq, lse, delta, K, V, SEEN, tile, Sk, s, stride, mine, T: tl
         here = keys < Sk
         k = tl.load(K + at, mask=here[:, None], other=0.0)
         v = tl.load(V + at, mask=here[:, None], other=0.0)
-        seen = tl.load(SEEN + keys[None, :], mask=mine[:, None] & here[None, :], other=0)
     else:
         k = tl.load(K + at)
         v = tl.load(V + at)
     zero = tl.zeros([T, T], tl.float32)
     p = tl.math.exp2(dot(q, tl.trans(k), zero, UPCAST) * s - lse[:, None])
     if MASKED:
-        p = tl.where(seen != 0, p, 0.0)
+        p = tl.where(pairs(WORDS, tile, T, False), p, 0.0)
     ds = p * (dot(do, tl.trans(v), zero, UPCAST) - delta[:, None])
     return dot(ds.to(q.dtype), k, dq, UPCAST)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def dmask_dq(Q, K, V, DO, LSE, DELTA, DQ, MASK, COUNTS, NUM, INDEX, sm_scale, Sq, Sk, nq, nk, H, group, plane_b,
+def dmask_dq(Q, K, V, DO, LSE, DELTA, DQ, WORDS, COUNTS, NUM, INDEX, sm_scale, Sq, Sk, nq, nk, H, group, plane_b,
              plane_h, T: tl.constexpr, D: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
     """Grid (nq * B * H,). DQ like Q; NUM and INDEX of the rows; the rest as in dmask_dkdv."""
     i = tl.program_id(0) % nq
@@ -134,17 +132,17 @@ def dmask_dq(Q, K, V, DO, LSE, DELTA, DQ, MASK, COUNTS, NUM, INDEX, sm_scale, Sq
     delta = tl.load(DELTA + stat)
     K += b * Sk * stride + h // group * D
     V += b * Sk * stride + h // group * D
-    SEEN = MASK + (plane * Sq + rows)[:, None] * Sk
     s = sm_scale * LOG2E
     dq = tl.zeros([T, D], tl.float32)
     LIST = INDEX + (plane * nq + i) * nk
+    WORDS += (plane * nq + i) * nk * 2 * T
     listed, full, both = to_visit(COUNTS, NUM, plane, nq, i, nk)
     for t in tl.range(0, full):
         tile = tl.load(LIST + t)
-        dq = _dq_tile(q, do, dq, lse, delta, K, V, SEEN, tile, Sk, s, stride, mine, T, D, False, UPCAST)
+        dq = _dq_tile(q, do, dq, lse, delta, K, V, WORDS, tile, Sk, s, stride, T, D, False, UPCAST)
     for t in tl.range(full, both):
         tile = entry(LIST, t, listed)
-        dq = _dq_tile(q, do, dq, lse, delta, K, V, SEEN, tile, Sk, s, stride, mine, T, D, True, UPCAST)
+        dq = _dq_tile(q, do, dq, lse, delta, K, V, WORDS, tile, Sk, s, stride, T, D, True, UPCAST)
     tl.store(DQ + at, (dq * sm_scale).to(q.dtype), mask=mine[:, None])
 
 
@@ -159,14 +157,14 @@ def dkdv_launch(
     tensors: tuple[torch.Tensor, ...],
     dk: torch.Tensor,
     dv: torch.Tensor,
-    mask: torch.Tensor,
     classes: Classes,
     columns: Lists,
+    planes: torch.Size,
     scale: float,
 ) -> Launch:
     """Writes dk and dv. tensors: q, k, v, dout, lse, delta; all contiguous."""
-    extents = sizes(tensors[0], tensors[1], mask)
-    args = (*tensors, dk, dv, mask.view(torch.uint8), classes.counts, columns.num, columns.index, scale, *extents)
+    extents = sizes(tensors[0], tensors[1], planes)
+    args = (*tensors, dk, dv, classes.words, classes.counts, columns.num, columns.index, scale, *extents)
     return Launch(
         dmask_dkdv, extents[3] * dk.shape[0] * dk.shape[2], args, options(dk.shape[3], 8 if dk.shape[3] == 128 else 4)
     )
@@ -175,12 +173,12 @@ def dkdv_launch(
 def dq_launch(
     tensors: tuple[torch.Tensor, ...],
     dq: torch.Tensor,
-    mask: torch.Tensor,
     classes: Classes,
     rows: Lists,
+    planes: torch.Size,
     scale: float,
 ) -> Launch:
     """Writes dq; as dkdv_launch."""
-    extents = sizes(tensors[0], tensors[1], mask)
-    args = (*tensors, dq, mask.view(torch.uint8), classes.counts, rows.num, rows.index, scale, *extents)
+    extents = sizes(tensors[0], tensors[1], planes)
+    args = (*tensors, dq, classes.words, classes.counts, rows.num, rows.index, scale, *extents)
     return Launch(dmask_dq, extents[2] * dq.shape[0] * dq.shape[2], args, options(dq.shape[3]))

@@ -1,7 +1,8 @@
 """The pre-pass: what of a mask is empty, full or partial, tile by tile, and lists of the tiles to visit.
 
-Two kernels, nothing copied to the host. `dmask_classify` reads the mask once and gives every TILE x TILE tile a class
-and every plane (a batch entry's and head's own mask) its counts; it is all that costs. `dmask_lists` makes lists of
+Two kernels, nothing copied to the host. `dmask_classify` reads the mask once, gives every TILE x TILE tile a class and
+every plane (a batch entry's and head's own mask) its counts, and packs the mask into words of bits, an eighth of its
+bytes, which the other kernels read in its place. `dmask_lists` makes lists of
 the classes: of each row of tiles for the forward and dQ, of each column for dK and dV. A list names the full tiles
 first, then the partial ones, both ascending, so the order of every sum is fixed.
 """
@@ -30,6 +31,7 @@ class Classes:
 
     tiles: torch.Tensor  # uint8 [P, nq, nk]: EMPTY, PARTIAL or FULL
     counts: torch.Tensor  # int64 [P, 2]: tiles that are not empty, pairs that attend
+    words: torch.Tensor  # int32 [P, nq, nk, 2, TILE]: the tile's keys 0 to 31, then 32 to 63, as bits, for each query
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,22 @@ def entry(LIST, t, listed):
     return tl.where(listed, tl.load(LIST + t, mask=listed, other=0), t)
 
 
+@triton.jit
+def pairs(WORDS, tile, T: tl.constexpr, BY_KEY: tl.constexpr):
+    """bool [T, T], queries by keys or, BY_KEY, keys by queries: which attend in tile number `tile` of WORDS."""
+    at = tl.arange(0, T)
+    low = tl.load(WORDS + tile * 2 * T + at)
+    high = tl.load(WORDS + tile * 2 * T + T + at)
+    if BY_KEY:
+        bits = tl.where(at[:, None] < 32, low[None, :], high[None, :]) >> (at % 32)[:, None]
+    else:
+        bits = tl.where(at[None, :] < 32, low[:, None], high[:, None]) >> (at % 32)[None, :]
+    return bits & 1 != 0
+
+
 @triton.jit(do_not_specialize=["Sq", "nq", "nk"])
-def dmask_classify(MASK, TILES, COUNTS, Sq, Sk, nq, nk, TILE: tl.constexpr, ACROSS: tl.constexpr):
-    """Grid (cdiv(nk, ACROSS) * nq * P,). MASK uint8 [P, Sq, Sk]; TILES, COUNTS as in `Classes`, COUNTS zeroed."""
+def dmask_classify(MASK, TILES, COUNTS, WORDS, Sq, Sk, nq, nk, TILE: tl.constexpr, ACROSS: tl.constexpr):
+    """Grid (cdiv(nk, ACROSS) * nq * P,). MASK uint8 [P, Sq, Sk]; the others as in `Classes`, COUNTS zeroed."""
     chunks = tl.cdiv(nk, ACROSS)
     chunk = tl.program_id(0) % chunks
     line = tl.program_id(0) // chunks  # plane and row of tiles
@@ -77,6 +92,10 @@ def dmask_classify(MASK, TILES, COUNTS, Sq, Sk, nq, nk, TILE: tl.constexpr, ACRO
     tiles = chunk * ACROSS + tl.arange(0, ACROSS)
     found = tl.where(kept == 0, 0, tl.where(kept == TILE * TILE, 2, 1))
     tl.store(TILES + line.to(tl.int64) * nk + tiles, found.to(tl.uint8), mask=tiles < nk)
+    halves = chunk * (2 * ACROSS) + tl.arange(0, 2 * ACROSS)
+    bits = tl.reshape(seen.to(tl.int32), [TILE, 2 * ACROSS, 32]) << tl.arange(0, 32)[None, None, :]
+    here = (line.to(tl.int64) * nk * 2 + halves)[None, :] * TILE + tl.arange(0, TILE)[:, None]
+    tl.store(WORDS + here, tl.sum(bits, 2), mask=(halves < 2 * nk)[None, :])
     tl.atomic_add(COUNTS + plane * 2, tl.sum((kept > 0).to(tl.int64)), sem="relaxed")
     tl.atomic_add(COUNTS + plane * 2 + 1, tl.sum(kept.to(tl.int64)), sem="relaxed")
 
@@ -112,15 +131,16 @@ def classify(mask: torch.Tensor) -> Classes:
     """mask: contiguous bool [.., .., Sq, Sk], the leading two being P planes."""
     planes, (sq, sk) = mask.shape[0] * mask.shape[1], mask.shape[2:]
     tiles = torch.empty(planes, triton.cdiv(sq, TILE), triton.cdiv(sk, TILE), dtype=torch.uint8, device=mask.device)
-    classes = Classes(tiles, torch.zeros(planes, 2, dtype=torch.int64, device=mask.device))
+    words = torch.empty(*tiles.shape, 2, TILE, dtype=torch.int32, device=mask.device)
+    classes = Classes(tiles, torch.zeros(planes, 2, dtype=torch.int64, device=mask.device), words)
     classify_launch(mask, classes).run()
     return classes
 
 
 def classify_launch(mask: torch.Tensor, classes: Classes) -> Launch:
-    """Write the classes' tiles and add to their counts."""
+    """Write the classes' tiles and words, and add to their counts."""
     planes, nq, nk = classes.tiles.shape
-    args = (mask.view(torch.uint8), classes.tiles, classes.counts, *mask.shape[2:], nq, nk)
+    args = (mask.view(torch.uint8), classes.tiles, classes.counts, classes.words, *mask.shape[2:], nq, nk)
     return Launch(dmask_classify, triton.cdiv(nk, _ACROSS) * nq * planes, args, {"TILE": TILE, "ACROSS": _ACROSS})
 
 
