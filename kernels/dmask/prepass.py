@@ -79,7 +79,8 @@ def pairs(WORDS, tile, T: tl.constexpr, BY_KEY: tl.constexpr):
 
 @triton.jit(do_not_specialize=["Sq", "nq", "nk"])
 def dmask_classify(MASK, TILES, COUNTS, WORDS, Sq, Sk, nq, nk, TILE: tl.constexpr, ACROSS: tl.constexpr):
-    """Grid (cdiv(nk, ACROSS) * nq * P,). MASK uint8 [P, Sq, Sk]; the others as in `Classes`, COUNTS zeroed."""
+    """Grid (cdiv(nk, ACROSS) * nq * P,). MASK uint8 [P, Sq, Sk]; the others as in `Classes`, COUNTS zeroed,
+    WORDS as int16."""
     chunks = tl.cdiv(nk, ACROSS)
     chunk = tl.program_id(0) % chunks
     line = tl.program_id(0) // chunks  # plane and row of tiles
@@ -92,10 +93,11 @@ def dmask_classify(MASK, TILES, COUNTS, WORDS, Sq, Sk, nq, nk, TILE: tl.constexp
     tiles = chunk * ACROSS + tl.arange(0, ACROSS)
     found = tl.where(kept == 0, 0, tl.where(kept == TILE * TILE, 2, 1))
     tl.store(TILES + line.to(tl.int64) * nk + tiles, found.to(tl.uint8), mask=tiles < nk)
-    halves = chunk * (2 * ACROSS) + tl.arange(0, 2 * ACROSS)
-    bits = tl.reshape(seen.to(tl.int32), [TILE, 2 * ACROSS, 32]) << tl.arange(0, 32)[None, None, :]
-    here = (line.to(tl.int64) * nk * 2 + halves)[None, :] * TILE + tl.arange(0, TILE)[:, None]
-    tl.store(WORDS + here, tl.sum(bits, 2), mask=(halves < 2 * nk)[None, :])
+    # 16 keys at a time, as one thread loads them: little-endian halves of the words.
+    part = chunk * (4 * ACROSS) + tl.arange(0, 4 * ACROSS)
+    bits = tl.sum(tl.reshape(seen.to(tl.int32), [TILE, 4 * ACROSS, 16]) << tl.arange(0, 16)[None, None, :], 2)
+    word = (line.to(tl.int64) * nk * 2 + part // 2)[None, :] * TILE + tl.arange(0, TILE)[:, None]
+    tl.store(WORDS + word * 2 + (part % 2)[None, :], bits.to(tl.int16), mask=(part < 4 * nk)[None, :])
     tl.atomic_add(COUNTS + plane * 2, tl.sum((kept > 0).to(tl.int64)), sem="relaxed")
     tl.atomic_add(COUNTS + plane * 2 + 1, tl.sum(kept.to(tl.int64)), sem="relaxed")
 
@@ -140,7 +142,15 @@ def classify(mask: torch.Tensor) -> Classes:
 def classify_launch(mask: torch.Tensor, classes: Classes) -> Launch:
     """Write the classes' tiles and words, and add to their counts."""
     planes, nq, nk = classes.tiles.shape
-    args = (mask.view(torch.uint8), classes.tiles, classes.counts, classes.words, *mask.shape[2:], nq, nk)
+    args = (
+        mask.view(torch.uint8),
+        classes.tiles,
+        classes.counts,
+        classes.words.view(torch.int16),
+        *mask.shape[2:],
+        nq,
+        nk,
+    )
     return Launch(dmask_classify, triton.cdiv(nk, _ACROSS) * nq * planes, args, {"TILE": TILE, "ACROSS": _ACROSS})
 
 

@@ -34,7 +34,7 @@ def _load(X, head, start, N, ROWS: tl.constexpr, D: tl.constexpr, TMA: tl.conste
 
 @triton.jit
 def _tile(q, top, total, acc, K, V, head, start, rows, N, s, BN: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
-          CAUSAL: tl.constexpr, EXP2: tl.constexpr, TMA: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
+          CAUSAL: tl.constexpr, EXP2: tl.constexpr, TMA: tl.constexpr, OWN: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
     """Keys start..start+BN. With MASK those past the end, or a causal row's own place, are hidden."""
     k = _load(K, head, start, N, BN, D, TMA, not MASK)
     qk = _dot(q, tl.trans(k), tl.zeros([q.shape[0], BN], tl.float32), UPCAST)
@@ -55,7 +55,11 @@ def _tile(q, top, total, acc, K, V, head, start, rows, N, s, BN: tl.constexpr, D
         alpha = tl.exp(top - top_new)
     v = _load(V, head, start, N, BN, D, TMA, not MASK)
     acc = _dot(p.to(v.dtype), v, acc * alpha[:, None], UPCAST)
-    return top_new, total * alpha + tl.sum(p, 1), acc
+    if OWN:
+        total = total * alpha[:, None] + tl.sum(tl.sum(tl.reshape(p, [p.shape[0], BN // 8, 4, 2]), 3), 1)
+    else:
+        total = total * alpha + tl.sum(p, 1)
+    return top_new, total, acc
 
 
 @triton.jit
@@ -70,10 +74,11 @@ def _reciprocal(x, UPCAST: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N"])
 def ladder_fwd(Q, K, V, OUT, scale, N, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
-               EXP2: tl.constexpr, TMA: tl.constexpr, LONG_FIRST: tl.constexpr, APPROX: tl.constexpr,
+               EXP2: tl.constexpr, TMA: tl.constexpr, LONG_FIRST: tl.constexpr, OWN: tl.constexpr,
                STAGES: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
     """Grid (cdiv(N, BM), B*H). Q, OUT: [B*H, N, D]. K, V: the same, as pointers or, with TMA, descriptors of [1, BN, D]
-    boxes. EXP2 needs scale > 0: the largest score is looked for before the scale is applied."""
+    boxes. EXP2 needs scale > 0: the largest score is looked for before the scale is applied. OWN: each thread sums what it
+    holds of a row, and the four threads of a row add up at the end; the reciprocal of the sum is approximate."""
     tile = tl.program_id(0)
     if LONG_FIRST:
         tile = tl.num_programs(0) - 1 - tile
@@ -83,21 +88,21 @@ def ladder_fwd(Q, K, V, OUT, scale, N, BM: tl.constexpr, BN: tl.constexpr, D: tl
     at = (head.to(tl.int64) * N + rows)[:, None] * D + tl.arange(0, D)[None, :]
     q = tl.load(Q + at, mask=(rows < N)[:, None], other=0.0)
     top = tl.full([BM], -float("inf"), tl.float32)
-    total = tl.zeros([BM], tl.float32)
+    total = tl.zeros([BM, 4] if OWN else [BM], tl.float32)
     acc = tl.zeros([BM, D], tl.float32)
     s = scale * LOG2E if EXP2 else scale
     end = tl.minimum(first + BM, N) if CAUSAL else N
     whole = (tl.minimum(first + 1, N) if CAUSAL else N) // BN * BN
     for start in tl.range(0, whole, BN, num_stages=STAGES):
         top, total, acc = _tile(
-            q, top, total, acc, K, V, head, start, rows, N, s, BN, D, False, CAUSAL, EXP2, TMA, UPCAST
+            q, top, total, acc, K, V, head, start, rows, N, s, BN, D, False, CAUSAL, EXP2, TMA, OWN, UPCAST
         )
     for start in tl.range(whole, end, BN, num_stages=STAGES):
         top, total, acc = _tile(
-            q, top, total, acc, K, V, head, start, rows, N, s, BN, D, True, CAUSAL, EXP2, TMA, UPCAST
+            q, top, total, acc, K, V, head, start, rows, N, s, BN, D, True, CAUSAL, EXP2, TMA, OWN, UPCAST
         )
-    if APPROX:
-        acc = acc * _reciprocal(total, UPCAST)[:, None]
+    if OWN:
+        acc = acc * _reciprocal(tl.sum(total, 1), UPCAST)[:, None]
     else:
         acc = acc / total[:, None]
     tl.store(OUT + at, acc.to(q.dtype), mask=(rows < N)[:, None])

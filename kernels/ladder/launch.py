@@ -48,7 +48,7 @@ def prepare(
         "EXP2": height >= RUNGS.index("exp2"),
         "TMA": tma,
         "LONG_FIRST": causal and height >= RUNGS.index("memory"),
-        "APPROX": height >= RUNGS.index("full"),
+        "OWN": height >= RUNGS.index("full"),
         "STAGES": config.num_stages,
         "UPCAST": triton.knobs.runtime.interpret,
         "num_warps": config.num_warps,

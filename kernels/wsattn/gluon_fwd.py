@@ -56,7 +56,23 @@ def _softmax(qk, i, n, m_i, l_i, s, Nk, BN: gl.constexpr, TAIL: gl.constexpr, L:
     m_ij = gl.maximum(m_i, gl.max(qk, 1) * s)
     p = gl.exp2(qk * s - m_ij[:, None])
     alpha = gl.exp2(m_i - m_ij)
-    return p, m_ij, l_i * alpha + gl.sum(p, 1), alpha
+    return p, m_ij, l_i * gl.convert_layout(alpha, gl.SliceLayout(1, l_i.type.layout))[:, None] + _sums(p), alpha
+
+
+@gluon.jit
+def _packed(p, dtype: gl.constexpr):
+    """P in the inputs' dtype, by assembly: the compiler would move a conversion behind the wait for P·V, where the next
+    products wait for it."""
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [p], gl.bfloat16, False, 2)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [p], gl.float16, False, 2)
+
+
+@gluon.jit
+def _sums(p):
+    """Each thread's own sums of its rows, [rows, 4]: the four threads of a row are added up at the end."""
+    return gl.sum(gl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 4, 2]), 3), 1)
 
 
 @gluon.jit
@@ -64,7 +80,7 @@ def _plain(q, k_s, v_s, k_full, k_empty, v_full, v_empty, n, s, Nk, BM: gl.const
            NB: gl.constexpr, TAIL: gl.constexpr, L: gl.constexpr, LO: gl.constexpr):  # fmt: skip
     """Each product is waited for where it is begun."""
     m_i = gl.full([BM], -float("inf"), gl.float32, gl.SliceLayout(1, L))
-    l_i = gl.full([BM], 0.0, gl.float32, gl.SliceLayout(1, L))
+    l_i = _sums(gl.zeros([BM, BN], gl.float32, L))
     acc = gl.zeros([BM, D], gl.float32, LO)
     for i in range(n):
         b = i % NB
@@ -90,7 +106,7 @@ def _pipelined(q, k_s, v_s, k_full, k_empty, v_full, v_empty, turn, n, s, Nk, CI
     """P·V of tile i-1 is begun after Q·Kᵀ of tile i and waited for after its softmax; with two consumers each begins its
     products in its turn, so that one's softmax runs under the other's products."""
     m_i = gl.full([BM], -float("inf"), gl.float32, gl.SliceLayout(1, L))
-    l_i = gl.full([BM], 0.0, gl.float32, gl.SliceLayout(1, L))
+    l_i = _sums(gl.zeros([BM, BN], gl.float32, L))
     acc = gl.zeros([BM, D], gl.float32, LO)
     mbarrier.wait(k_full.index(0), 0)
     if NG == 2:
@@ -115,15 +131,15 @@ def _pipelined(q, k_s, v_s, k_full, k_empty, v_full, v_empty, turn, n, s, Nk, CI
         if NG == 2:
             mbarrier.arrive(turn.index(1 - CID), count=1)
         qk = warpgroup_mma_wait(1, deps=(qk,))
-        mbarrier.arrive(k_empty.index(kb), count=1)
         p, m_i, l_i, alpha = _softmax(qk, i, n, m_i, l_i, s, Nk, BN, TAIL, L)
+        pb = gl.convert_layout(_packed(p, q.dtype), gl.DotOperandLayout(0, LO, 2))
         # Waiting for the next K here, and not at the top, also splits the basic block: without it ptxas hoists the wait
         # for P·V above the softmax and the overlap is gone.
         mbarrier.wait(k_full.index((i + 1) % NB), ((i + 1) // NB) & 1, pred=i + 1 < n)
         acc = warpgroup_mma_wait(0, deps=(acc_t,))
+        mbarrier.arrive(k_empty.index(kb), count=1)
         mbarrier.arrive(v_empty.index(vb), count=1)
         acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, LO))[:, None]
-        pb = gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, LO, 2))
     vb = (n - 1) % NB
     mbarrier.wait(v_full.index(vb), ((n - 1) // NB) & 1)
     acc = warpgroup_mma(pb, v_s.index(vb).reshape([BN, D]), acc, is_async=True)
@@ -145,7 +161,8 @@ def _consumer(do, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, turn,
                               TAIL, L, LO)  # fmt: skip
     else:
         acc, l_i = _plain(q, k_s, v_s, k_full, k_empty, v_full, v_empty, n, s, Nk, BM, BN, D, NB, TAIL, L, LO)
-    acc = acc * gl.convert_layout(1.0 / l_i, gl.SliceLayout(1, LO))[:, None]
+    total = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, LO))
+    acc = acc * (1.0 / total)[:, None]
     q.store(acc.to(q.dtype))
     fence_async_shared()
     async_store(do, [head, row0 + CID * BM, 0], q_s.index(CID))
