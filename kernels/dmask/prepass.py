@@ -19,7 +19,7 @@ from .launch import Launch
 
 TILE = 64  # queries and keys of a tile, everywhere in this package
 EMPTY, PARTIAL, FULL = 0, 1, 2  # classes; a tile that reaches over the mask's edge is never full
-_ACROSS = 4  # tiles that one program of dmask_classify looks at
+_ACROSS = 2  # tiles that one program of dmask_classify looks at
 
 DENSE_NUM, DENSE_DEN = tl.constexpr(17), tl.constexpr(20)
 """Above a density of 17/20 = 0.85 the kernels walk all tiles. Density here: visited tiles of all tiles, per plane."""
@@ -151,7 +151,8 @@ def classify_launch(mask: torch.Tensor, classes: Classes) -> Launch:
         nq,
         nk,
     )
-    return Launch(dmask_classify, triton.cdiv(nk, _ACROSS) * nq * planes, args, {"TILE": TILE, "ACROSS": _ACROSS})
+    options = {"TILE": TILE, "ACROSS": _ACROSS, "num_warps": 2}
+    return Launch(dmask_classify, triton.cdiv(nk, _ACROSS) * nq * planes, args, options)
 
 
 def row_lists(classes: Classes) -> Lists:

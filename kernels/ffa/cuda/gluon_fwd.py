@@ -1,8 +1,10 @@
 """Attention forward for Hopper in Gluon: warp-specialised, TMA loads, asynchronous wgmma.
 
-A CTA computes 128 query rows of one head after the other. A producer warp streams K and V tiles through a ring of NB buffers; two
-consumer warpgroups (64 rows each) run the online softmax of FlashAttention (Dao, arXiv 2307.08691) in base 2, with the
-P·V product of a tile left in flight under the next tile's Q·Kᵀ and softmax (arXiv 2407.08608, section 3.2).
+A CTA computes 128 query rows of one head after the other. A producer warp streams tiles of K through a ring of NB buffers
+and of V through one of NV; two consumer warpgroups (64 rows each) run the online softmax of FlashAttention (Dao, arXiv 2307.08691) in base 2, with the
+P·V product of a tile left in flight under the next tile's Q·Kᵀ and softmax (arXiv 2407.08608, section 3.2). The last
+tile of keys comes first: those that need a mask, and the loop over the others has none. Outputs leave from buffers of
+their own, so the next rows' Q is loaded while this one's last products run.
 
 Tiles are read through TMA at any row, so a slice may begin anywhere; a slice's last key tile ends at the slice's own
 end and hides the keys that the tile before it has already taken. No tile reads another slice's keys, so a NaN there
@@ -66,7 +68,7 @@ def _item(WORK, IDX, number, n_items, Sq, H, group, list_len, BN: gl.constexpr, 
 @gluon.jit
 def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER, first, end,
               n_items, Sq, H, group, list_len,
-              BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+              BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, KB: gl.constexpr):  # fmt: skip
     c = first * 0  # tiles of keys so far
     for j in range(first, end):
         head, lists, q0, _q1, k0, _k_end, k_last, _off, n = _item(
@@ -77,7 +79,9 @@ def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_ful
         for i in range(n):
             b = (c + i) % NB
             ph = ((c + i) // NB) & 1
-            row = _tile_start(lists, i, k0, k_last, BN, KB)
+            bv = (c + i) % NV
+            phv = ((c + i) // NV) & 1
+            row = _tile_start(lists, n - 1 - i, k0, k_last, BN, KB)
             mbarrier.wait(k_empty.index(b), ph ^ 1)
             mbarrier.expect(k_full.index(b), dk.block_type.nbytes)
             async_load(dk, [row, k_col], k_full.index(b), k_s.index(b))
@@ -86,9 +90,9 @@ def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_ful
                     mbarrier.wait(q_empty.index(g), ((j - first) & 1) ^ 1)
                     mbarrier.expect(q_full.index(g), dq.block_type.nbytes)
                     async_load(dq, [q0 + g * 64, q_col], q_full.index(g), q_s.index(g))
-            mbarrier.wait(v_empty.index(b), ph ^ 1)
-            mbarrier.expect(v_full.index(b), dv.block_type.nbytes)
-            async_load(dv, [row, k_col], v_full.index(b), v_s.index(b))
+            mbarrier.wait(v_empty.index(bv), phv ^ 1)
+            mbarrier.expect(v_full.index(bv), dv.block_type.nbytes)
+            async_load(dv, [row, k_col], v_full.index(bv), v_s.index(bv))
         c += n
 
 
@@ -126,20 +130,18 @@ def _packed(p, dtype: gl.constexpr):
 
 
 @gluon.jit
-def _step(i, c, n, n_whole, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty, s, k0, k_last, limit,
-          BN: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, L: gl.constexpr, LO: gl.constexpr):  # fmt: skip
+def _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty, s, k0, k_last, limit,
+          BN: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr, L: gl.constexpr, LO: gl.constexpr):  # fmt: skip
     t = c + i
     kb = t % NB
-    vb = (t - 1) % NB
+    vb = (t - 1) % NV
     z = gl.zeros([64, BN], gl.float32, L)
     qk = warpgroup_mma(q, k_s.index(kb).permute((1, 0)), z, use_acc=False, is_async=True)
-    mbarrier.wait(v_full.index(vb), ((t - 1) // NB) & 1)
+    mbarrier.wait(v_full.index(vb), ((t - 1) // NV) & 1)
     acc_t = warpgroup_mma(pb, v_s.index(vb), acc, is_async=True)
     qk = warpgroup_mma_wait(1, deps=(qk,))
     if MASK:
-        # A branch and not a second loop: P carried from loop to loop would be unpacked and packed again each time.
-        if i >= n_whole:
-            qk = _hide(qk, i, k0, k_last, limit, BN, L)
+        qk = _hide(qk, n - 1 - i, k0, k_last, limit, BN, L)
     p, m_i, part, alpha = _softmax(qk, m_i, s, MASK)
     l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, l_i.type.layout))[:, None] + part
     pb = gl.convert_layout(_packed(p, q.dtype), gl.DotOperandLayout(0, LO, 2))
@@ -154,9 +156,9 @@ def _step(i, c, n, n_whole, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_f
 
 
 @gluon.jit
-def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
+def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
               first, end, n_items, Sq, H, group, list_len, s, CID: gl.constexpr, BN: gl.constexpr,
-              D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+              D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
     BM: gl.constexpr = 64
     L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     LO: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -187,17 +189,23 @@ def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_f
         qk = warpgroup_mma_wait(0, deps=(qk,))
         mbarrier.arrive(k_empty.index(c % NB), count=1)
         if MASK:
-            qk = _hide(qk, 0, k0, k_last, limit, BN, L)
+            qk = _hide(qk, n - 1, k0, k_last, limit, BN, L)
         p, m_i, l_i, _alpha = _softmax(qk, m_i, s, MASK)
         pb = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, LO, 2))
         if n > 1:
             mbarrier.wait(k_full.index((c + 1) % NB), ((c + 1) // NB) & 1)
-        for i in range(1, n):
-            acc, pb, m_i, l_i = _step(i, c, n, n_whole, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty,
-                                      s, k0, k_last, limit, BN, NB, MASK and KB == 0, L, LO)  # fmt: skip
+        whole = gl.maximum(n - n_whole, 1)
+        if MASK and KB == 0:
+            for i in range(1, whole):
+                acc, pb, m_i, l_i = _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty,
+                                          s, k0, k_last, limit, BN, NB, NV, True, L, LO)  # fmt: skip
+        for i in range(whole, n):
+            acc, pb, m_i, l_i = _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty,
+                                      s, k0, k_last, limit, BN, NB, NV, False, L, LO)  # fmt: skip
+        mbarrier.arrive(q_empty.index(CID), count=1)
         c += n
-        vb = (c - 1) % NB
-        mbarrier.wait(v_full.index(vb), ((c - 1) // NB) & 1)
+        vb = (c - 1) % NV
+        mbarrier.wait(v_full.index(vb), ((c - 1) // NV) & 1)
         acc = warpgroup_mma(pb, v_s.index(vb), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(v_empty.index(vb), count=1)
@@ -212,22 +220,22 @@ def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_f
         lse_rows = row0 + gl.arange(0, BM, rows)
         gl.store(LSE + head.to(gl.int64) * Sq + lse_rows, (m_i + gl.log2(l_i)) * 0.6931471805599453, mask=lse_rows < q1)
         if row0 + BM <= q1:
-            q.store(acc.to(dtype))
-            fence_async_shared()
-            async_store(do, [row0, q_col], q)
             tma.store_wait(0)
+            o_s.index(CID).store(acc.to(dtype))
+            fence_async_shared()
+            async_store(do, [row0, q_col], o_s.index(CID))
         else:
             # The tile reaches into the next slice's rows, which are another CTA's.
             o_rows = row0 + gl.arange(0, BM, rowsO)
             o_cols = q_col + gl.arange(0, D, gl.SliceLayout(0, LO))
             at = o_rows.to(gl.int64)[:, None] * (H * D) + o_cols[None, :]
             gl.store(OUT + at, acc.to(dtype), mask=(o_rows < q1)[:, None])
-        mbarrier.arrive(q_empty.index(CID), count=1)
+    tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["n_items", "Sq", "H", "group", "list_len"])
 def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items, Sq, H, group,
-            list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+            list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
     """Grid: a program for each multiprocessor. It does the pieces of work ORDER[BEGIN[program]..BEGIN[program + 1]], item *
     H + head, one after the other (plan.shares); the loads of one begin while the one before ends. dq, do: [Sq, H*D] in
     [64, D] boxes; dk, dv: [Sk, H/group*D] in [BN, D] boxes; OUT: as do, for rows of partial tiles; LSE: float32 [H, Sq],
@@ -241,34 +249,36 @@ def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items
     first = gl.load(BEGIN + pid)
     end = gl.load(BEGIN + pid + 1)
     q_s = gl.allocate_shared_memory(dq.dtype, [2] + dq.block_type.shape, dq.layout)
+    o_s = gl.allocate_shared_memory(do.dtype, [2] + do.block_type.shape, do.layout)
     k_s = gl.allocate_shared_memory(dk.dtype, [NB] + dk.block_type.shape, dk.layout)
-    v_s = gl.allocate_shared_memory(dv.dtype, [NB] + dv.block_type.shape, dv.layout)
+    v_s = gl.allocate_shared_memory(dv.dtype, [NV] + dv.block_type.shape, dv.layout)
     ML: gl.constexpr = mbarrier.MBarrierLayout()
     q_full = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
     q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
     k_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     k_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
-    v_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
-    v_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
+    v_full = gl.allocate_shared_memory(gl.int64, [NV, 1], ML)
+    v_empty = gl.allocate_shared_memory(gl.int64, [NV, 1], ML)
     for i in gl.static_range(2):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=1)
     for i in gl.static_range(NB):
         mbarrier.init(k_full.index(i), count=1)
-        mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(k_empty.index(i), count=2)
+    for i in gl.static_range(NV):
+        mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=2)
     s = sm_scale * 1.4426950408889634
     gl.warp_specialize(
         [
-            (_consumer, (do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
-                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 0, BN, D, NB,
+            (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
+                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 0, BN, D, NB, NV,
                          MASK, KB)),
-            (_consumer, (do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
-                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 1, BN, D, NB,
+            (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
+                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 1, BN, D, NB, NV,
                          MASK, KB)),
             (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
-                         first, end, n_items, Sq, H, group, list_len, BN, D, NB, KB)),
+                         first, end, n_items, Sq, H, group, list_len, BN, D, NB, NV, KB)),
         ],
         [4, 1],
         [240, 24],

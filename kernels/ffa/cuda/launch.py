@@ -106,7 +106,14 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
     boxes = (_box(q, 64), _box(k, keys), _box(v, keys), _box(out, 64))
     tensors = (*boxes, out, lse, items.table, items.entries, *shares)
     args = (*tensors, work.scale, items.count, sq, heads, heads // kv_heads, list_len)
-    options = {"BN": keys, "D": dim, "NB": 3 if dim == 128 else 4, "MASK": items.masked, "KB": k_block}
+    options = {
+        "BN": keys,
+        "D": dim,
+        "NB": 3 if dim == 128 else 4,
+        "NV": 2 if dim == 128 else 4,
+        "MASK": items.masked,
+        "KB": k_block,
+    }
     return Launch(ffa_fwd, programs, args, options | SPECIALISED)
 
 
