@@ -1,16 +1,16 @@
 """Attention forward for Hopper in Gluon: warp-specialised, TMA loads, asynchronous wgmma.
 
 A CTA computes 128 query rows of one head after the other. A producer warp streams tiles of K through a ring of NB buffers
-and of V through one of NV; two consumer warpgroups (64 rows each) run the online softmax of FlashAttention (Dao, arXiv 2307.08691) in base 2, with the
-P·V product of a tile left in flight under the next tile's Q·Kᵀ and softmax (arXiv 2407.08608, section 3.2). The last
-tile of keys comes first: those that need a mask, and the loop over the others has none. Outputs leave from buffers of
-their own, so the next rows' Q is loaded while this one's last products run.
+and of V through one of NV; two consumer warpgroups (64 rows each) run the online softmax of FlashAttention (Dao, arXiv
+2307.08691) in base 2, with the P·V product of a tile left in flight under the next tile's Q·Kᵀ and softmax (arXiv
+2407.08608, section 3.2). Tiles go from the last keys to the first: those that need a mask come first, and the loop over
+the others has none. Outputs leave from buffers of their own, so the next rows' Q is loaded under this one's last product.
 
 Tiles are read through TMA at any row, so a slice may begin anywhere; a slice's last key tile ends at the slice's own
 end and hides the keys that the tile before it has already taken. No tile reads another slice's keys, so a NaN there
 cannot leak. That needs at least BN keys in the slice: `dispatch.py` sends shorter ones to the Triton kernels.
 """
-# ruff: noqa: RUF005, SIM102 - the kernel language has no starred lists, and takes a constexpr condition alone
+# ruff: noqa: RUF005 - the kernel language has no starred lists
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -235,7 +235,8 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
 
 @gluon.jit(do_not_specialize=["n_items", "Sq", "H", "group", "list_len"])
 def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items, Sq, H, group,
-            list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+            list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr,
+            KB: gl.constexpr):  # fmt: skip
     """Grid: a program for each multiprocessor. It does the pieces of work ORDER[BEGIN[program]..BEGIN[program + 1]], item *
     H + head, one after the other (plan.shares); the loads of one begin while the one before ends. dq, do: [Sq, H*D] in
     [64, D] boxes; dk, dv: [Sk, H/group*D] in [BN, D] boxes; OUT: as do, for rows of partial tiles; LSE: float32 [H, Sq],
