@@ -27,6 +27,26 @@ async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_gl
 async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 
+MARGIN = gl.constexpr(8.0)
+"""How much a row's largest score may grow, in base 2, before what was summed up is scaled down to it. So almost all scaling
+is left out, and P is 256 at most instead of 1, as FlashAttention-4 does."""
+
+
+def _scale(n: int) -> tuple[gl.constexpr, gl.constexpr]:
+    """Assembly of `_scaled` and its constraints, for a thread that holds n values: two of one row, two of another, and so
+    on."""
+    products = "".join(f"mul.f32 ${i}, ${i}, ${2 * n + i};" for i in range(n))
+    text = (
+        f"{{.reg .pred p, q; setp.neu.f32 p, ${2 * n}, 0f3F800000; setp.neu.f32 q, ${2 * n + 2}, 0f3F800000;"
+        f" or.pred p, p, q; vote.sync.any.pred p, p, 0xffffffff; @!p bra done; {products} done:}}"
+    )
+    return gl.constexpr(text), gl.constexpr(",".join([*["=f"] * n, *map(str, range(n)), *["f"] * n]))
+
+
+SCALE_64, CONSTRAINTS_64 = _scale(32)
+SCALE_128, CONSTRAINTS_128 = _scale(64)
+
+
 @gluon.jit
 def _tile_start(IDX, i, k0, k_last, BN: gl.constexpr, KB: gl.constexpr):
     """First key of tile i: by position in a slice, or by the block list's entry (KB keys per block, 0 for slices)."""
@@ -100,14 +120,16 @@ def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_ful
 def _hide(qk, i, k0, k_last, limit, BN: gl.constexpr, L: gl.constexpr):
     """The scores of tile i with keys hidden that lie past the row's limit or were taken by an earlier tile."""
     lowest = k0 + i * BN
-    cols = gl.minimum(lowest, k_last) + gl.arange(0, BN, gl.SliceLayout(0, L))
-    seen = (cols[None, :] >= lowest) & (cols[None, :] <= limit[:, None])
-    return gl.where(seen, qk, -float("inf"))
+    cols = gl.arange(0, BN, gl.SliceLayout(0, L))[None, :]
+    if lowest > k_last:
+        qk = gl.where(cols >= lowest - k_last, qk, -float("inf"))
+    return gl.where(cols <= (limit - gl.minimum(lowest, k_last))[:, None], qk, -float("inf"))
 
 
 @gluon.jit
 def _softmax(qk, m_i, s, MASK: gl.constexpr):
-    m_ij = gl.maximum(m_i, gl.max(qk, 1) * s)
+    highest = gl.max(qk, 1) * s
+    m_ij = gl.where(highest > m_i + MARGIN, highest, m_i)
     if MASK:
         # A row that has seen no key yet keeps m = -inf, and -inf - -inf would be NaN.
         top = gl.where(m_ij == -float("inf"), 0.0, m_ij)
@@ -127,6 +149,17 @@ def _packed(p, dtype: gl.constexpr):
         return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [p], gl.bfloat16, False, 2)
     else:
         return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [p], gl.float16, False, 2)
+
+
+@gluon.jit
+def _scaled(acc, alpha, LO: gl.constexpr):
+    """acc [64, D] times alpha of each row. A warp none of whose rows changes skips the products: a branch that the language
+    has not, because its conditions are those of all warps."""
+    factors = gl.convert_layout(alpha, gl.SliceLayout(1, LO))[:, None].broadcast_to(acc.shape[0], acc.shape[1])
+    if acc.shape[1] == 128:
+        return gl.inline_asm_elementwise(SCALE_128, CONSTRAINTS_128, [acc, factors], gl.float32, False, 64)
+    else:
+        return gl.inline_asm_elementwise(SCALE_64, CONSTRAINTS_64, [acc, factors], gl.float32, False, 32)
 
 
 @gluon.jit
@@ -151,8 +184,7 @@ def _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_em
     acc = warpgroup_mma_wait(0, deps=(acc_t,))
     mbarrier.arrive(k_empty.index(kb), count=1)
     mbarrier.arrive(v_empty.index(vb), count=1)
-    acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, LO))[:, None]
-    return acc, pb, m_i, l_i
+    return _scaled(acc, alpha, LO), pb, m_i, l_i
 
 
 @gluon.jit
