@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.gitrepo import ENVIRONMENT
-from tests.tinyrepo import PACKAGE, ROOT, Done, abprof, abprof_afresh, source, tiny_repo
+from tests.tinyrepo import PACKAGE, ROOT, WORKLOAD, Done, abprof, abprof_afresh, source, tiny_repo
 
 CELL = "tiny/n=4096"
 QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
@@ -103,20 +103,33 @@ def test_a_package_that_looks_for_the_token_of_its_run_finds_none(tmp_path: Path
     assert "WRONG IN" not in (Path(done.run["run_dir"]) / "logs" / "worker-base-tiny.log").read_text()
 
 
-def test_configured_variables_reach_builder_and_workers(tmp_path: Path) -> None:
-    repo = tiny_repo(tmp_path / "repo")
+def test_one_branch_alone_with_variables_that_reach_builder_and_workers(tmp_path: Path) -> None:
+    """Its package has an environment of its own, and so has the server that forks its workers. An arm is made once by
+    the builder, once to be checked and timed, and once to be profiled: one that takes long to make does not move."""
+    repo, made = tiny_repo(tmp_path / "repo"), tmp_path / "made"
     settings = """
 schema = 1
 [environment]
 set = {FROM_FILE = "1"}
 allow = ["LET_THROUGH_TOKEN"]
 [kernels.tiny]
-env = {MY_CACHE = "{build_dir}/cache", WHO = "{side}", LITERAL = "${{HOME}}"}
+env = {MY_CACHE = "{build_dir}/cache", WHO = "tree of {side}", LITERAL = "${{HOME}}"}
 """
-    repo.commit("tells", {"kernels/tiny/__init__.py": TELLS, "abprof.toml": settings})
+    prepare = "def prepare(kernel, variant, case, inputs):\n"
+    slow = f"{prepare}    import time\n    time.sleep(0.3)\n    open({str(made)!r}, 'a').write('x')\n"
+    own = "assert b'WHO=tree of base' in Path('/proc/self/environ').read_bytes(), 'not at the start'\n"
+    repo.commit("own", {"abprof.toml": settings, "kernels/tiny/__init__.py": TELLS + own,
+                        "workloads/tiny.py": WORKLOAD.replace(prepare, slow)})  # fmt: skip
     done = abprof("run", "main", *QUICK, cwd=repo.path, home=tmp_path, LET_THROUGH_TOKEN="x")
+    assert done.code == 0
+    assert done.statuses("base") == {CELL: "ok"}
+    assert {proof["forked"] for proof in done.run["proofs"]} == {True}
+    assert done.run["comparisons"] == []
+    assert done.run["observations"][0]["metrics"]["wall"]["value"] > 0
+    assert done.run["observations"][0]["check"]["ok"]
+    assert made.read_text() == "xxx"
     seen = found(done)
-    assert (seen["FROM_FILE"], seen["LET_THROUGH_TOKEN"], seen["WHO"]) == ("1", "x", "base")
+    assert (seen["FROM_FILE"], seen["LET_THROUGH_TOKEN"], seen["WHO"]) == ("1", "x", "tree of base")
     assert seen["LITERAL"] == "${HOME}"
     assert seen["MY_CACHE"] == f"{done.run['builds'][0]['path']}/out/cache"
     log = (Path(done.run["run_dir"]) / "logs" / "build-base-tiny.log").read_text()

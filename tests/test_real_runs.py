@@ -94,25 +94,6 @@ def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
     assert json.loads((slip.folder / "run.json").read_bytes())["status"] == "complete"
 
 
-def test_one_branch_alone(tmp_path: Path) -> None:
-    """Its package has an environment of its own, and so has the server that forks its workers. An arm is made once by
-    the builder, once to be checked and timed, and once to be profiled: one that takes long to make does not move."""
-    repo, made = tiny_repo(tmp_path / "repo"), tmp_path / "made"
-    slow = f"def prepare(kernel, variant, case, inputs):\n    import time\n    time.sleep(0.3)\n    open({str(made)!r}, 'a').write('x')\n"
-    own = "assert b'OWN=tree of base' in Path('/proc/self/environ').read_bytes(), 'not at the start'\n"
-    repo.commit("own", {"abprof.toml": 'schema = 1\n[kernels.tiny.env]\nOWN = "tree of {side}"\n',
-                        "kernels/tiny/__init__.py": PACKAGE + own,
-                        "workloads/tiny.py": WORKLOAD.replace("def prepare(kernel, variant, case, inputs):\n", slow)})  # fmt: skip
-    done = abprof("run", "main", "--quick", *CPU, cwd=repo.path, home=tmp_path)
-    assert done.code == 0
-    assert done.statuses("base") == {CELL: "ok"}
-    assert {proof["forked"] for proof in done.run["proofs"]} == {True}
-    assert done.run["comparisons"] == []
-    assert done.run["observations"][0]["metrics"]["wall"]["value"] > 0
-    assert done.run["observations"][0]["check"]["ok"]
-    assert made.read_text() == "xxx"
-
-
 def test_the_workers_of_an_epoch_start_in_one_way(tmp_path: Path) -> None:
     """The target's environment starts a thread, so that its fork server ends in the first epoch. Later its workers start
     fresh, and so do base's."""

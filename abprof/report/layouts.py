@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,8 +17,10 @@ from abprof.report.model import folded_title
 from abprof.system.paths import bundled
 
 
+@cache
 def environment(escaped: Callable[[str], Markup]) -> Environment:
-    """Return a Jinja environment for pages. `escaped` escapes each text that a template prints."""
+    """Return the Jinja environment for pages, which keeps compiled templates. `escaped` escapes each text that a template
+    prints."""
 
     def safe(value: Any) -> Any:
         if isinstance(value, Markup) or value is None:

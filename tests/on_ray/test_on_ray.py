@@ -26,6 +26,7 @@ pytestmark = [
 SLOWER, FASTER = "k/n=2", "k/n=5"
 TRUTH = {cell: {SLOWER: "slower", FASTER: "faster"}.get(cell, "same") for cell in CELLS}
 TIMES = [Time(ns=20e6), Time(factor=1.2, cell=SLOWER, side="target"), Time(factor=0.8, cell=FASTER, side="target")]
+NODES = (1, 2, 3)
 SLUGGISH = Fault("slow:0.05", "turn")  # so that there is a middle of a shard to strike in
 
 
@@ -39,12 +40,6 @@ class OnRay(Clustered):
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **self.on.environment, "RAY_ADDRESS": f"127.0.0.1:{self.on.port}"}
 
-    def nodes(self, count: int) -> None:
-        """n1 has simulated:1, and so on; the odd ones are labelled as H200, the even ones as A100."""
-        for number in range(1, count + 1):
-            labels = {"ray.io/accelerator-type": "H200" if number % 2 else "A100"}
-            self.on.node(f"n{number}", {DEVICE: f"simulated:{number}"}, labels)
-
     def begin(self, *more: str) -> subprocess.Popen[str]:
         """On a machine of the cluster."""
         return self.start("main", "fast", "--executor", "ray://auto", *more)
@@ -55,13 +50,21 @@ class OnRay(Clustered):
         return [block.device for block in list(runfolder.blocks(folder, []))] if folder else []
 
 
-@pytest.fixture
-def on(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path / "cluster")
+@pytest.fixture(scope="module")
+def on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
+        for number in NODES:
+            switch_on(made, number)
         yield made
     finally:
         made.close()
+
+
+def switch_on(cluster: Cluster, number: int) -> None:
+    """n1 has simulated:1, and so on; the odd ones are labelled as H200, the even one as A100."""
+    labels = {"ray.io/accelerator-type": "H200" if number % 2 else "A100"}
+    cluster.node(f"n{number}", {DEVICE: f"simulated:{number}"}, labels)
 
 
 @pytest.fixture
@@ -76,7 +79,6 @@ def lab(tmp_path: Path, on: Cluster) -> Iterator[OnRay]:
 def test_a_node_is_switched_off_in_the_middle(lab: OnRay) -> None:
     """Another node measures all cells of the lost shard again, from their first epoch."""
     lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
-    lab.nodes(3)
     process = lab.begin()
     lab.waits_for(lambda: "simulated:2" in lab.devices(), process)
     lab.on.off("n2")
@@ -90,12 +92,12 @@ def test_a_node_is_switched_off_in_the_middle(lab: OnRay) -> None:
     assert done.run.losses
     assert "was lost" in done.err
     assert lab.on.free()
+    switch_on(lab.on, 2)
 
 
 def test_from_outside_of_the_cluster_on_nodes_of_one_model(on: Cluster, tmp_path: Path) -> None:
     """Uncommitted work, through the cluster's client server."""
     lab = OnRay(tmp_path / "lab", on)
-    lab.nodes(3)
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'mine'\n"})
     before = lab.fingerprint()
     options = ("--executor", f"ray://{lab.on.address}", "--executor-option", "gpu=H200")
@@ -108,7 +110,6 @@ def test_from_outside_of_the_cluster_on_nodes_of_one_model(on: Cluster, tmp_path
 
 
 def test_a_model_that_no_node_has_is_one_line(lab: OnRay) -> None:
-    lab.nodes(1)
     done = lab.finish(lab.begin("--executor-option", "gpu=B200"))
     assert done.code == 2
     assert "of model B200" in done.err
@@ -116,14 +117,13 @@ def test_a_model_that_no_node_has_is_one_line(lab: OnRay) -> None:
 
 def test_it_ends_clean_in_the_middle(lab: OnRay) -> None:
     lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
-    lab.nodes(2)
     process = lab.begin()
-    lab.waits_for(lambda: len(set(lab.devices())) == 2, process)
+    lab.waits_for(lambda: len(set(lab.devices())) == len(NODES), process)
     process.send_signal(signal.SIGINT)
     done = lab.finish(process)
     assert done.code == 130, done.err
     assert done.run.status == "interrupted"
-    assert [pid for name in ("n1", "n2") for pid in lab.on.living(name, "abprof.fleet")] == []
+    assert [pid for number in NODES for pid in lab.on.living(f"n{number}", "abprof.fleet")] == []
     assert lab.on.free()
     went_on = lab.finish(lab.start("run", "--resume", str(done.folder)))
     assert (went_on.code, went_on.table()) == (1, TRUTH), f"{went_on.out}\n{went_on.err}"
@@ -131,13 +131,12 @@ def test_it_ends_clean_in_the_middle(lab: OnRay) -> None:
 
 def test_the_programs_end_when_abprof_is_killed(lab: OnRay) -> None:
     lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
-    lab.nodes(2)
     process = lab.begin()
-    lab.waits_for(lambda: len(set(lab.devices())) == 2, process)
+    lab.waits_for(lambda: len(set(lab.devices())) == len(NODES), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     end = time.monotonic() + 120
-    while any(lab.on.living(name, "abprof.fleet") for name in ("n1", "n2")) or not lab.on.free():
+    while any(lab.on.living(f"n{number}", "abprof.fleet") for number in NODES) or not lab.on.free():
         assert time.monotonic() < end, "programs live on"
         time.sleep(0.5)
     lab.command("clean")

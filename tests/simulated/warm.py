@@ -162,11 +162,17 @@ if __name__ == "__main__":
     import abprof.cli
     import abprof.report.render
     import abprof.session  # noqa: F401 - it runs in the forked process
+    from markupsafe import escape
+
+    from abprof.report.layouts import environment
+    from abprof.report.text import markdown
 
     with contextlib.suppress(ImportError):
         import scipy.special
         import scipy.stats  # noqa: F401
         import typer._adapters  # noqa: F401 - newer typers import pydantic when the first option is read
+    for name, escaped in (("report.html", escape), ("report.md", markdown)):
+        environment(escaped).get_template(name)  # compiled once
     gc.freeze()  # what is imported stays for good: no forked process looks through it and copies its pages by that
     fork_workers()
     serve(socket.socket(fileno=int(sys.argv[1])))

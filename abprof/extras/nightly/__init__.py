@@ -168,5 +168,5 @@ def summary(report: NightReport) -> str:
     answers = {Exit.OK: "nothing to do", Exit.SLOWER: "slower or broken, please read", Exit.UNTRUSTED: "not judged"}
     answer = "nothing new" if report.did == "nothing" else answers.get(Exit(report.exit_code), "could not run")
     pages = environment(markdown)
-    pages.filters["code"] = lambda text, limit=200: code(text, limit) or Markup("` `")
+    pages.filters["code_or_blank"] = lambda text, limit=200: code(text, limit) or Markup("` `")
     return pages.get_template("night.md").render(report=report, answer=answer, most=_MOST_CHANGES)
