@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,36 @@ def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
     assert [c.params["q"] for c in chosen] == [64, 128]
     assert len(filters.select(cells(), ["seqlen=512,1024"])) == 8
     assert len(filters.select(cells(), ["w/seqlen=512*", "*q=128,k=128,causal=true"])) == 5
+
+
+@pytest.mark.parametrize(
+    ("option", "words", "says"),
+    [
+        ("only", "cse=a", "--only: no cell has an axis 'cse' (did you mean causal, "),
+        ("only", "nothing*", "--only: the matrix is empty: no cell is left"),
+        ("only", " ", "--only: a filter is empty"),
+        ("only", "slower", "--only: slower is a verdict, which only a finished run has"),
+        ("set", "cusal=1", "--set: no workload has an axis 'cusal' (did you mean causal)"),
+        ("set", "seqlen", "--set: 'seqlen' is not AXIS=V1,V2"),
+        ("set", "seqlen=long", "--set: seqlen=long: expected int, like 512"),
+        ("set", "seqlen=1,2,01", "--set: seqlen has 1 twice"),
+        ("set", "seqlen=1 q=64 seqlen=1 seqlen=2,3", "--set: seqlen is given more than once (write seqlen=1,2,3)"),
+        ("set", "causal=maybe", "--set: causal=maybe: expected bool, like false"),
+        ("cell", "w", "'w': not a cell's id (write it as reports do: WORKLOAD/axis=value"),
+        ("cell", "w/causal=true,seqlen=512,q=64,k=64", "--cell: no cell w/causal=true,seqlen=512,q=64,k=64 (an id names"),
+        ("cell", "w/seqlen=1,8", "--cell w/seqlen=1,8: seqlen=1,8: expected int"),
+        ("cell", "w/seqlen=1,m=1", "--cell w/seqlen=1,m=1: no workload has an axis 'm'"),
+    ],
+)  # fmt: skip
+def test_what_names_no_cell_is_refused(option: str, words: str, says: str) -> None:
+    made: dict[str, Callable[[list[str]], object]] = {
+        "only": lambda words: filters.select(cells(), words),
+        "set": lambda words: matrix.set_axes({"w": AXES}, words),
+        "cell": lambda words: matrix.exactly({"w": AXES}, words),
+    }
+    with pytest.raises(AbprofError) as refused:
+        made[option](words.split(None if words.strip() else ","))
+    assert refused.value.line.startswith(says)
 
 
 SIDES = tuple(

@@ -7,10 +7,11 @@ import pytest
 
 from abprof.extras.nightly import history_page, read_history
 from abprof.report import write_all
-from tests import declared, runs, traced
+from tests import runs, traced
 from tests.browser.test_code_page import page_of as code_page
 from tests.browser.test_report_page import PHONE, WIDE
 from tests.browser.test_report_page import text as certificate
+from tests.fuzz import rich
 from tests.reports import html
 from tests.test_history import thirty_nights
 
@@ -40,8 +41,7 @@ def broken_rules(page) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "colours", "size"),
     [
-        (runs.run, "light", WIDE), (runs.run, "dark", PHONE), (declared.run, "light", PHONE),
-        (declared.run, "dark", WIDE), (runs.single, "light", WIDE), (traced.run, "dark", PHONE),
+        (rich.plain, "light", WIDE), (rich.plain, "dark", PHONE), (runs.single, "light", WIDE),
     ],
 )  # fmt: skip
 def test_with_everything_opened_no_rule_of_wcag_is_broken(visit, make, colours, size):
