@@ -159,11 +159,11 @@ def fork_workers() -> None:
 
 
 if __name__ == "__main__":
+    from markupsafe import escape
+
     import abprof.cli
     import abprof.report.render
     import abprof.session  # noqa: F401 - it runs in the forked process
-    from markupsafe import escape
-
     from abprof.report.layouts import environment
     from abprof.report.text import markdown
 
