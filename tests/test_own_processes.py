@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,14 @@ from typing import Any
 import pytest
 
 from abprof.builds import WorkerFactory
+from abprof.builds.worker_factory import ForkServers
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
 from abprof.measure.epoch_loop import epochs
 from abprof.measure.followup import follow_up
 from abprof.measure.matrix import arms
 from abprof.measure.plan import Plan
-from abprof.records import SUSTAINED, Block, Build, Cell, Checkout, Options, Package, Workload
+from abprof.records import SUSTAINED, Block, Build, Cell, Checkout, Options, Package, Proof, Workload
 from abprof.system import processes as proc
 from tests.blocks import head, side
 from tests.nvml import Nvml
@@ -106,15 +108,17 @@ def plan(folder: Path, factory: WorkerFactory, device: CudaDevice, *faults: Faul
 
 def measured(on: Plan, number: int = 2) -> list[Block]:
     """Blocks of so many epochs, and of slices after them."""
-    made = list[Block]()
-
-    def wanted() -> set[str]:
-        done = {block.epoch for block in made}
-        return set(on.arms) if len(done) < number else set()
-
-    for item in epochs(on, wanted, first=1, budget=600.0):
-        made += [item] if isinstance(item, Block) else []
+    made = [item for item in run(on, number) if isinstance(item, Block)]
     return [*made, *follow_up(on, made, number + 1)]
+
+
+def run(on: Plan, number: int) -> Iterator[object]:
+    """Blocks and proofs of so many epochs."""
+    done = set[int]()
+    for item in epochs(on, lambda: set(on.arms) if len(done) < number else set(), first=1, budget=600.0):
+        if isinstance(item, Block):
+            done.add(item.epoch)
+        yield item
 
 
 def starts(folder: Path) -> int:
@@ -187,3 +191,22 @@ def test_neither_slices_nor_a_profiled_pass_begin_when_their_time_is_up(
     assert late == []
     assert {block.cell for block in in_time if block.judged} == set(on.arms)
     assert {block.cell for block in in_time if block.metric == SUSTAINED} == set(on.arms)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_workers_of_an_epoch_start_in_one_way(
+    tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand], ends: bool
+) -> None:
+    """If the target's fork server ends in the first epoch, its later workers start fresh, and so do base's."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "sitecustomize.py").write_text(
+        f"import os, sys\n{ends} and '--fork' in sys.orig_argv and os._exit(3)\n"
+    )
+    package = Package(name="k", env={"PYTHONPATH": f"{tmp_path}/{{side}}"})
+    forks = ForkServers(factory.env, tmp_path, tmp_path / "forks.log")
+    on = replace(plan(tmp_path, replace(factory, forks=forks), played[1]), packages={"k": package})
+    try:
+        later = {(one.side, one.forked) for one in run(on, 2) if isinstance(one, Proof) and one.epoch > 1}
+    finally:
+        forks.close()
+    assert later == {("base", not ends), ("target", not ends)}

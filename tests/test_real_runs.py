@@ -13,7 +13,7 @@ import pytest
 from tests.gitrepo import GitRepo
 from tests.sandboxes import needs_sandbox
 from tests.sides.conftest import fingerprint as everything
-from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, abprof_afresh, source, tiny_repo
+from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, source, tiny_repo
 
 CELL = "tiny/n=4096"
 CPU = ("--device", "cpu", "--no-peers", "--json")
@@ -92,22 +92,6 @@ def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
     }
     assert (slip.folder / "rounds.jsonl").read_bytes() == rounds
     assert json.loads((slip.folder / "run.json").read_bytes())["status"] == "complete"
-
-
-def test_the_workers_of_an_epoch_start_in_one_way(tmp_path: Path) -> None:
-    """The target's environment starts a thread, so that its fork server ends in the first epoch. Later its workers start
-    fresh, and so do base's."""
-    repo = tiny_repo(tmp_path / "repo")
-    sites = tmp_path / "sites"
-    repo.commit("own", {"abprof.toml": f'schema = 1\n[kernels.tiny.env]\nPYTHONPATH = "{sites}/{{side}}"\n'})
-    repo.branch("fast")
-    repo.commit("fast", {"kernels/tiny/tiny.c": source(101)})
-    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
-    (sites / "target").mkdir(parents=True)
-    (sites / "target" / "sitecustomize.py").write_text(thread)
-    done = abprof_afresh("main", "fast", "--epochs", "2", *CPU, cwd=repo.path, home=tmp_path)
-    later = {(proof["side"], proof["forked"]) for proof in done.run["proofs"] if proof["epoch"] > 1}
-    assert later == {("base", False), ("control", False), ("target", False)}
 
 
 DEEDS_WORKLOAD = (

@@ -112,20 +112,25 @@ def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     assert "twice_kernel" in (folder / "memory.csv").read_text()
     shutil.rmtree(folder)
 
-    timed = with_ncu("run", "main", "--quick", *CPU, repo=repo, home=tmp_path)
+    quick = ("run", "main", "--quick", "--probe", "ncu", *CPU)
+    denied = with_ncu(*quick, repo=repo, home=tmp_path, FAKE_NCU="denied")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
     (folder,) = (repo.path / "runs").glob("2*")
     before, _, _ = runfolder.read(folder)
-    assert before.profiles == (), timed.err
-    more = with_ncu("profile", str(folder), "--json", repo=repo, home=tmp_path)
+    assert not any(one.kernels for one in before.profiles), denied.err
+    more = with_ncu("profile", str(folder), "--json", repo=repo, home=tmp_path, FAKE_NCU="unsourced")
     assert more.code == Exit.OK, more.err
     after, _, _ = runfolder.read(folder)
     assert [(one.arm, one.status, one.kernels[0].name) for one in after.profiles] == [("base", "ok", "twice_kernel")]
+    assert after.profiles[0].source == ""
+    assert after.profiles[0].notes[-1] == "no samples by line: ncu could not export its report (exit code 1)"
     assert after.observations == before.observations
     assert after.header == before.header
     assert "L2 hit rate" in (folder / "report.md").read_text()
     shutil.rmtree(folder)
 
-    probed = with_ncu("run", "main", "--quick", "--probe", "ncu", *CPU, repo=repo, home=tmp_path)
+    probed = with_ncu(*quick, repo=repo, home=tmp_path)
+    assert probed.code == denied.code
     (folder,) = (repo.path / "runs").glob("2*")
     run, _, _ = runfolder.read(folder)
     assert [one.status for one in run.profiles] == ["ok"], probed.err
@@ -134,13 +139,6 @@ def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
         recording.read(folder / run.profiles[0].csv)
     )
     assert run.observations[0].metrics, "it was timed too"
-    again = ("run", "main", "--quick", "--probe", "ncu", "--json", *CPU)
-    (profile,) = with_ncu(*again, repo=repo, home=tmp_path, FAKE_NCU="unsourced").run["profiles"]
-    assert (profile["status"], profile["source"]) == ("ok", "")
-    assert profile["notes"][-1] == "no samples by line: ncu could not export its report (exit code 1)"
-    denied = with_ncu("run", "main", "--quick", "--probe", "ncu", *CPU, repo=repo, home=tmp_path, FAKE_NCU="denied")
-    assert denied.code == probed.code
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
 
 
 @pytest.mark.slow

@@ -320,6 +320,7 @@ def main() -> int:
     parser.add_argument("--in", dest="input", type=int)
     parser.add_argument("--out", type=int)
     parser.add_argument("--fork", type=int)
+    parser.add_argument("--no-preload", action="store_true")  # there is nothing to preload
     options = parser.parse_args()
     if options.fork is None:
         return serve(options.input, options.out)
