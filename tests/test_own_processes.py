@@ -44,13 +44,16 @@ class Played(Nvml):
     """A GPU on which the scenario's workers are, and `others`."""
 
     def __init__(self, scenario: Path) -> None:
-        self.scenario, self.others, self.late = scenario, list[int](), False
+        self.scenario, self.others, self.late, self.ended = scenario, list[int](), False, set[int]()
         super().__init__()
 
     @property
     def pids(self) -> list[int]:  # type: ignore[override]
         """`late`: the driver still lists ended processes."""
-        return [pid for pid in noted(self.scenario, "worker") if self.late or alive(pid)] + self.others
+        begun = noted(self.scenario, "worker")
+        if not self.late:
+            self.ended |= {pid for pid in {*begun} - self.ended if not alive(pid)}
+        return [pid for pid in begun if pid not in self.ended] + self.others
 
     @pids.setter
     def pids(self, given: object) -> None:
@@ -186,7 +189,7 @@ def test_neither_slices_nor_a_profiled_pass_begin_when_their_time_is_up(
     tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]
 ) -> None:
     on = plan(tmp_path, factory, played[1])
-    blocks = [block for block in measured(on, 1) if block.epoch == 1]
+    blocks = [item for item in run(on, 1) if isinstance(item, Block)]
     late, in_time = (list(follow_up(on, blocks, 2, until, until)) for until in (0.0, math.inf))
     assert late == []
     assert {block.cell for block in in_time if block.judged} == set(on.arms)
