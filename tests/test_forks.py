@@ -20,14 +20,15 @@ from tests.sandboxes import needs_sandbox, sandbox
 from tests.simulated.processes import alive
 
 
-@pytest.fixture
-def argv(tmp_path: Path) -> list[str]:
-    return [sys.executable, "-P", str(install_bundle(tmp_path / "cache"))]
+@pytest.fixture(scope="module")
+def argv(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return [sys.executable, "-P", str(install_bundle(tmp_path_factory.mktemp("cache")))]
 
 
-@pytest.fixture
-def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
-    made = ForkServer.of(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "forks.log")
+@pytest.fixture(scope="module")
+def server(argv: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    folder = tmp_path_factory.mktemp("server")
+    made = ForkServer.of(argv, env=dict(os.environ), cwd=folder, log=folder / "forks.log")
     yield made
     made.kill()
 
@@ -74,9 +75,8 @@ def test_a_killed_worker_is_named_and_a_stopped_one_leaves_the_server_alive(
     assert server.alive
 
 
-def test_workers_end_with_their_server_and_a_dead_server_is_done_without(
-    argv: list[str], server: ForkServer, tmp_path: Path
-) -> None:
+def test_workers_end_with_their_server_and_a_dead_server_is_done_without(argv: list[str], tmp_path: Path) -> None:
+    server = ForkServer.of(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "forks.log")
     one = worker(argv, tmp_path / "a", server)
     one.call(wire.Start("cpu", "base"), 120)
     pid = one.pid
