@@ -233,7 +233,7 @@ def test_a_bug_is_exit_3_with_where_to_read_on(
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [("report RUN --all", 0), ("main fast --quick --json --quiet", 4), ("main fast --json 2>&1", 1)],
+    [("report RUN --all", 0), ("main fast --quick --json --quiet", 4), ("main fast --epochs 4 --json 2>&1", 1)],
 )
 def test_a_reader_that_stops_reading_does_not_change_the_exit_code(lab: Lab, arguments: str, code: int) -> None:
     """As in `abprof main fast | head -1`."""

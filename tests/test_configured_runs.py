@@ -402,8 +402,8 @@ def test_epochs_are_so_short_that_a_small_budget_reaches_a_look(new_lab: NewLab)
 
 
 def test_cells_that_cannot_reach_a_look_leave_the_budget_to_others(new_lab: NewLab) -> None:
-    heavy = [Fault("slow:1.5", "open", cell="*case=same")]
-    result = new_lab(replace(SLOW, noise=[], faults=heavy)).abprof("main", "fast", "--budget", "15s")
+    heavy = [Fault("slow:0.8", "open", cell="*case=same")]
+    result = new_lab(replace(SLOW, noise=[], faults=heavy)).abprof("main", "fast", "--budget", "8s")
     assert (result.verdict("w/case=slower"), result.verdict("w/case=same")) == ("slower", "unclear")
 
 

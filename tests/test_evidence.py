@@ -77,7 +77,7 @@ def rows(run: Run) -> list[tuple[str, str]]:
 
 
 def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(new_lab: NewLab) -> None:
-    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "torch")
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "torch", "--epochs", "4")
     assert result.code == 1
     assert result.run.options.probe == ("torch",)
     cells = [cell for cell, _ in rows(result.run)]
@@ -98,7 +98,7 @@ def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(n
 
 def test_a_probe_that_fails_says_why_and_the_run_is_whole(new_lab: NewLab) -> None:
     faults = [broken("torn_trace", "slower", "target", verb="trace"), broken("kill", "faster", "base", verb="trace")]
-    result = new_lab(replace(SPEEDS, faults=faults)).abprof("main", "fast", "--probe", "torch")
+    result = new_lab(replace(SPEEDS, faults=faults)).abprof("main", "fast", "--probe", "torch", "--epochs", "4")
     assert result.code == 1
     assert result.run.status == "complete"
     missing = {row: trace.missing for row, trace in zip(rows(result.run), result.run.traces, strict=True)}
@@ -127,7 +127,7 @@ def test_a_branch_alone_is_traced_and_nothing_is_where_nothing_changed(new_lab: 
     alone = lab.abprof("run", "main", "--probe", "torch")
     assert rows(alone.run) == [("a", "base")]
     assert "| simulated base | 1 | 20.00 ms |" in (alone.folder / "report.md").read_text()
-    same = lab.abprof("main", "fast", "--probe", "torch")
+    same = lab.abprof("main", "fast", "--probe", "torch", "--epochs", "4")
     assert same.run.traces == ()
     assert "no row changed" in same.err
 

@@ -31,7 +31,7 @@ def visits(block: Block) -> list[str]:
 
 
 def test_the_verdict_is_found_with_one_side_in_memory_at_a_time(new_lab: NewLab) -> None:
-    result = new_lab(scenario(CROWDED)).abprof()
+    result = new_lab(scenario(CROWDED)).abprof("main", "fast", "--epochs", "4")
     assert result.table() == {"w/case=big": "slower", "w/case=small": "same"}
     assert result.status("w/case=big", "target") == ("ok", "")
     _, blocks, _ = read(result.folder)
@@ -51,7 +51,9 @@ def test_the_verdict_is_found_with_one_side_in_memory_at_a_time(new_lab: NewLab)
 
 
 def test_what_does_not_fit_alone_either_is_that_arms_outcome(new_lab: NewLab) -> None:
-    result = new_lab(scenario(Fault("oom", "open", side="target", cell="w/case=big", text="out of memory"))).abprof()
+    result = new_lab(scenario(Fault("oom", "open", side="target", cell="w/case=big", text="out of memory"))).abprof(
+        "main", "fast", "--epochs", "4"
+    )
     assert result.verdict("w/case=big") == "broken"
     assert result.status("w/case=big", "target")[0] == "oom"
     assert result.verdict("w/case=small") == "same"

@@ -58,7 +58,7 @@ def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
         broken("kill", "dead", "judge", verb="examine"),
     ]
     asked = Scenario(workloads={"w": load(cells)}, times=[Time(ns=1e6)], faults=faults)
-    result = new_lab(asked).abprof("main", "fast", "--check", "outside")
+    result = new_lab(asked).abprof("main", "fast", "--check", "outside", "--epochs", "4")
     status = {cell: [result.status(f"w/case={cell}", arm) for arm in ("base", "target")] for cell in cells}
     status = {
         cell: [(word, re.sub(r"seeds? [\d, ]+", "seed N", why)) for word, why in two] for cell, two in status.items()
@@ -78,7 +78,7 @@ def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
 
 def test_the_inside_check_starts_no_other_process(new_lab: NewLab) -> None:
     asked = Scenario(workloads={"w": load(["kept"])}, faults=[broken("wrong", "kept", verb="hand")])
-    result = new_lab(asked).abprof("main", "fast")
+    result = new_lab(asked).abprof("main", "fast", "--epochs", "4")
     assert result.status("w/case=kept", "target") == ("ok", "")
     assert result.run.options.check == "inside"
 

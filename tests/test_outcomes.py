@@ -207,7 +207,7 @@ def scenario(*faults: Fault) -> Scenario:
 def test_ten_times_faster_is_broken_when_nothing_was_launched(new_lab: NewLab) -> None:
     """On the target; a base that launches nothing is no breakage of the target."""
     idle_base = dataclasses.replace(NOTHING, side="base", cell="w/case=lazy")
-    result = new_lab(scenario(NOTHING, idle_base)).abprof()
+    result = new_lab(scenario(NOTHING, idle_base)).abprof("main", "fast", "--epochs", "4")
     assert result.code == 1
     assert result.table() == {"w/case=idle": "broken", "w/case=lazy": "unclear", "w/case=busy": "same"}
     assert result.status("w/case=idle", "target") == ("wrong", NEVER_LAUNCHED)

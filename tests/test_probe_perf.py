@@ -57,7 +57,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: Path) -> None:
-    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "perf")
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "perf", "--epochs", "4")
     assert result.code == 1, result.err
     first, second, *others = result.run.sampled
     assert [(one.cell, one.arm) for one in (first, second)] == [("w/case=slower", "base"), ("w/case=slower", "target")]

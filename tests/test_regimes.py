@@ -95,7 +95,9 @@ def test_the_regime_that_gives_the_verdict_can_be_chosen(
 def test_peers_at_the_power_limit_show_both_regimes_too(new_lab: NewLab) -> None:
     """A library that is slower by turns and faster without pauses."""
     peer = [Time(factor=1.01, arm="peer:lib"), Time(factor=0.95, arm="peer:lib", timer="sustained")]
-    result = capped(new_lab(Scenario(workloads={"w": load(["a"], peers=["lib"])}, times=times(*peer)))).abprof()
+    result = capped(new_lab(Scenario(workloads={"w": load(["a"], peers=["lib"])}, times=times(*peer)))).abprof(
+        "main", "fast", *WIDE
+    )
     row = next(row for row in result.run.comparisons if (row.from_, row.to) == ("peer:lib", "target"))
     assert (row.verdict, row.reasons) == ("unclear", ("power",))
     assert (row.pct, row.sustained_pct) == (pytest.approx(100 / 1.01 - 100), pytest.approx(100 / 1.01 / 0.95 - 100))

@@ -244,7 +244,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     load = Workload(kernel="k", presets={"default": {"n": [1, 2]}})
     slow = Time(factor=1.3, cell="*n=2", side="target")
     made = Lab(tmp_path_factory.mktemp("scripts"), Scenario(workloads={"w": load}, times=[Time(ns=20e6), slow]))
-    made.abprof("main", "fast")
+    made.abprof("main", "fast", "--epochs", "4")
     yield made
     assert made.left_behind() == []
 

@@ -138,7 +138,7 @@ def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what:
     spoils = Fault("write", verb, side="target", text=glob, once=True, epoch=epoch)
     times = [Time(ns=1e6), Time(factor=0.5, side="target")]
     lab = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times, faults=[spoils]))
-    result = lab.abprof("main", "fast")
+    result = lab.abprof("main", "fast", "--epochs", "4")
     assert result.code == 4, result.err
     header = result.run.header
     assert not header.trusted

@@ -84,7 +84,9 @@ FAILURES = {
 def test_outputs_that_timed_calls_spoil_are_wrong(new_lab: NewLab) -> None:
     """The check before the turns passes, the check after them does not."""
     fault = broken("wrong", "late", "target", "check", text="stale", after=2)
-    result = new_lab(Scenario(workloads={"w": load(["late", "fine"])}, times=times(), faults=[fault])).abprof()
+    result = new_lab(Scenario(workloads={"w": load(["late", "fine"])}, times=times(), faults=[fault])).abprof(
+        "main", "fast", "--epochs", "4"
+    )
     assert result.table() == {"w/case=late": "broken", "w/case=fine": "same"}
     (late,) = (seen for seen in result.run.observations if seen.status == "wrong")
     assert re.fullmatch(r"after \d+ timed calls: stale", late.reason)
@@ -99,7 +101,9 @@ def test_outcomes(new_lab: NewLab) -> None:
         for where, side in (("target", "target"), ("base", "base"), ("both", "*"))
     ]
     cases = [f"{status}-{where}" for status in FAILURES for where in ("target", "base", "both")]
-    result = new_lab(Scenario(workloads={"w": load([*cases, "fine"])}, times=times(), faults=faults)).abprof()
+    result = new_lab(Scenario(workloads={"w": load([*cases, "fine"])}, times=times(), faults=faults)).abprof(
+        "main", "fast", "--epochs", "4"
+    )
     table = result.table()
     assert table.pop("w/case=fine") == "same"
     for status in FAILURES:

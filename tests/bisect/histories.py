@@ -64,7 +64,8 @@ class Story:
         return self
 
     def bisect(self, good: int, bad: int, *options: str) -> Result:
-        return self.lab.abprof("bisect", self.hashes[good], self.hashes[bad], *options)
+        """With a margin at which eight epochs make a step `same`."""
+        return self.lab.abprof("bisect", self.hashes[good], self.hashes[bad], "--margin", "1.5", *options)
 
     def culprits(self, result: Result) -> list[int]:
         """Their numbers, of a bisection with --json."""

@@ -88,7 +88,7 @@ def test_a_branch_of_that_name_from_the_command_line_to_the_browser(visit, tmp_p
     slow = Time(factor=1.3, cell="*n=2*", side="target")
     lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6), slow]))
     lab.repo.git("branch", BRANCH, "fast")
-    done = lab.abprof("main", BRANCH)
+    done = lab.abprof("main", BRANCH, "--epochs", "4")
     assert done.code == 1, done
     assert done.folder is not None
     page = visit((done.folder / "report.html").read_text())

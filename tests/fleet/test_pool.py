@@ -63,7 +63,7 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
 
 def test_two_devices_say_what_one_says(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
     lab, two = spread
-    one = Lab(tmp_path, scenario()).abprof("main", "fast")
+    one = Lab(tmp_path, scenario()).abprof("main", "fast", "--epochs", "4")
     assert (one.code, two.code) == (1, 1), two.err
     assert two.table() == one.table()
     assert two.table() == VERDICTS

@@ -43,7 +43,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture(scope="module")
 def done(lab: Lab) -> Result:
-    return lab.abprof("main", BRANCH)
+    return lab.abprof("main", BRANCH, "--epochs", "4")
 
 
 def clean(result: Result, *codes: int) -> None:
