@@ -11,7 +11,7 @@ import pytest
 
 from abprof.records import SUSTAINED, Block, Run
 from abprof.store.runfolder import RunFolder
-from tests.fleet.test_pool import TWO, blocks, homes
+from tests.fleet.test_pool import SPREAD, WIDE, blocks, homes
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault
 from tests.test_regimes import POWER, SLICES, capped
@@ -27,20 +27,20 @@ def slices(found: list[Block]) -> Counter[str]:
     return Counter(block.cell for block in found if block.metric == SUSTAINED and block.rounds)
 
 
-def measured(folder: Path, *devices: str) -> tuple[Lab, Result]:
+def measured(folder: Path, *options: str) -> tuple[Lab, Result]:
     lab = capped(Lab(folder, POWER))
-    return lab, lab.abprof(*ALWAYS, *devices)
+    return lab, lab.abprof(*ALWAYS, *options)
 
 
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
     """A run on two devices, and its laboratory."""
-    return measured(tmp_path_factory.mktemp("spread"), *TWO)
+    return measured(tmp_path_factory.mktemp("spread"), *SPREAD)
 
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
-    return measured(tmp_path_factory.mktemp("single"))
+    return measured(tmp_path_factory.mktemp("single"), *WIDE)
 
 
 def test_slices_say_what_they_say_on_one_device(single: tuple[Lab, Result], spread: tuple[Lab, Result]) -> None:
@@ -88,7 +88,7 @@ def test_a_shard_that_is_lost_in_its_slices_is_not_finished(tmp_path: Path, spre
     """Its verdicts by turns alone would stand, and one of them is wrong."""
     faults = [Fault("kill_parent", "turn", cell="w/case=reversed", epoch=6, once=True)]
     lab = capped(Lab(tmp_path, replace(POWER, faults=faults)))
-    result = lab.abprof(*ALWAYS, *TWO)
+    result = lab.abprof(*ALWAYS, *SPREAD)
     assert said(result) == said(spread[1])
     (loss,) = result.run.losses
     assert "w/case=reversed" in loss.cells

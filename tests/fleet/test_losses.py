@@ -14,7 +14,7 @@ import psutil
 from abprof.records import Run
 from abprof.store import runfolder
 from abprof.store.runfolder import RunFolder
-from tests.fleet.test_pool import TWO, VERDICTS, blocks, homes, once_each, scenario
+from tests.fleet.test_pool import SPREAD, VERDICTS, blocks, homes, once_each, scenario
 from tests.simulated.lab import Lab
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault
@@ -25,7 +25,7 @@ from tests.test_interruptions import blocks as lines
 def test_what_a_killed_shard_has_not_finished_runs_again_elsewhere(tmp_path: Path) -> None:
     lab = Lab(tmp_path, scenario())
     lab.set(replace(lab.now, faults=[Fault("kill_parent", "turn", cell="w/n=2", epoch=2, once=True)]))
-    result = lab.abprof("main", "fast", *TWO)
+    result = lab.abprof("main", "fast", *SPREAD)
     run, found = result.run, blocks(result)
     assert (result.table(), result.code) == (VERDICTS, 1)
     once_each(run, found)
@@ -47,7 +47,7 @@ def test_what_a_killed_shard_has_not_finished_runs_again_elsewhere(tmp_path: Pat
 def test_a_stopped_shard_is_lost_after_a_time_without_news(tmp_path: Path) -> None:
     """The time is that of a build and ten answers."""
     lab = Lab(tmp_path, replace(scenario(), faults=[Fault("stop_parent", "turn", cell="w/n=2", epoch=2, once=True)]))
-    result = lab.abprof("main", "fast", *TWO, "--build-timeout", "1s", "--timeout", "0.5s")
+    result = lab.abprof("main", "fast", *SPREAD, "--build-timeout", "1s", "--timeout", "0.5s")
     (loss,) = result.run.losses
     assert loss.reason.startswith("no news for ")
     once_each(result.run, blocks(result))
@@ -58,7 +58,7 @@ def test_a_cell_that_kills_its_shard_each_time_is_an_outcome(tmp_path: Path) -> 
     """It takes no other cell with it."""
     lab = Lab(tmp_path, scenario())
     lab.set(replace(lab.now, faults=[Fault("kill_parent", "turn", cell="w/n=2")]))
-    result = lab.abprof("main", "fast", *TWO)
+    result = lab.abprof("main", "fast", *SPREAD)
     status, reason = result.status("w/n=2", "target")
     assert status == "crash"
     assert reason == "2 shards with this cell were lost; the last: killed by SIGKILL"
@@ -73,7 +73,7 @@ def test_a_device_that_disappears_takes_no_cell_with_it(tmp_path: Path) -> None:
     """Where every call fails at once a device would take all cells from the others, and fail them."""
     lab = Lab(tmp_path, scenario())
     lab.set(replace(lab.now, faults=[Fault("gone", "turn", device="simulated:1", after=5, epoch=2)]))
-    result = lab.abprof("main", "fast", *TWO)
+    result = lab.abprof("main", "fast", *SPREAD)
     assert result.table() == VERDICTS
     assert result.run.losses
     assert {(loss.device, loss.reason) for loss in result.run.losses} == {
@@ -96,7 +96,7 @@ def test_interrupted(tmp_path: Path) -> None:
     """tests/test_interruptions.py has other signals."""
     lab = Lab(tmp_path, LONG)
     before = lab.fingerprint()
-    process = lab.start("main", "fast", *TWO)
+    process = lab.start("main", "fast", *SPREAD)
     wait_for(lambda: lines(lab) >= 4 and len(programs(process.pid)) == 2, process)
     mine = programs(process.pid)
     process.send_signal(signal.SIGINT)
@@ -113,7 +113,7 @@ def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path) -> None:
     """And the run is gone on with from what stands, each cell on its device, although run.json was written before any
     device was known. tests/fleet/test_after_epochs.py has one that knew them."""
     lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast", "--epochs", "5", *TWO)
+    process = lab.start("main", "fast", "--epochs", "5", *SPREAD)
     wait_for(lambda: lines(lab) >= 6 and len(programs(process.pid)) == 2, process)
     mine = programs(process.pid)
     os.kill(process.pid, signal.SIGKILL)

@@ -12,7 +12,9 @@ from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Noise, Scenario, Time, Workload
 
+WIDE = ("--margin", "1.5")  # eight epochs make a cell `same`
 TWO = ("--device", "simulated:0", "--device", "simulated:1")
+SPREAD = (*TWO, *WIDE)
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
 VERDICTS = {f"{'w' if n < 5 else 'v'}/n={n}": {2: "slower", 7: "faster"}.get(n, "same") for n in SIZES}
 
@@ -58,7 +60,7 @@ def once_each(run: Run, found: list[Block]) -> None:
 def spread(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
     """A run on two devices, and its laboratory."""
     lab = Lab(tmp_path_factory.mktemp("spread"), scenario())
-    return lab, lab.abprof("main", "fast", *TWO)
+    return lab, lab.abprof("main", "fast", *SPREAD)
 
 
 def test_two_devices_say_what_one_says(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
@@ -75,7 +77,7 @@ def test_two_devices_say_what_one_says(tmp_path: Path, spread: tuple[Lab, Result
 
 def test_devices_of_two_models_are_two_machines(tmp_path: Path) -> None:
     lab = Lab(tmp_path, scenario())
-    result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", "--all")
+    result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", *WIDE)
     assert result.folder
     homes_of = {seen.cell: seen.device for seen in result.run.observations}
     machines = result.run.machines
