@@ -13,6 +13,7 @@ CASES = ["a", "bad", "c"]
 FAST = [Time(ns=20e6)]
 BAD = "w/case=bad"
 LIMIT = ("--timeout", "3s")  # a hanging worker costs this time, often
+FEW = (*LIMIT, "--epochs", "4")
 PHASES = [("run", "k.run", "the kernel itself", 0.5)]
 # In threads msgspec takes 3 s to analyse the class of a check, and meanwhile another thread reads a reply with a check.
 SLOW_THREADS = """
@@ -91,7 +92,7 @@ def test_every_ending_is_its_own_cells_outcome(tmp_path: Path) -> None:
     cases = [case for planted in ENDINGS for case in (named(planted), f"fine-{named(planted)}")]
     once = ("slow:0.3", "turn"), ("print:3000000", "turn"), ("hang", "close")
     faults = [fault(do, verb, named((do, verb)), times=int((do, verb) in once)) for do, verb in ENDINGS]
-    result = run(tmp_path, scenario(*faults, cases=cases))
+    result = run(tmp_path, scenario(*faults, cases=cases), *FEW)
     table = result.table()
     for planted, (status, reason) in ENDINGS.items():
         cell = f"w/case={named(planted)}"
@@ -118,9 +119,9 @@ def test_a_crash_that_never_comes_again_is_forgiven_with_a_warning(tmp_path: Pat
 def test_a_worker_that_cannot_start(tmp_path: Path, do: str) -> None:
     """On one side, in every epoch: all of its cells are broken, and it is not waited for once a cell: that would be
     an hour, which no laboratory waits."""
-    cases = [f"c{i}" for i in range(100 if do == "hang" else 20)]
+    cases = [f"c{i}" for i in range(30 if do == "hang" else 20)]
     faults = [Fault(do, "start", side="target", epoch=epoch) for epoch in range(1, 40)]
-    result = run(tmp_path, scenario(*faults, cases=cases), *LIMIT)
+    result = run(tmp_path, scenario(*faults, cases=cases), *FEW)
     assert set(result.table().values()) == {"broken"}
     assert result.status("w/case=c0", "base")[0] == "ok"
     assert result.status("w/case=c0", "target")[0] == ("timeout" if do == "hang" else "crash")
@@ -147,23 +148,13 @@ def test_workloads_that_fail_to_load_are_broken_and_the_others_go_on(tmp_path: P
     ways = {"raises": "crash_status", "exits": "exit:1", "crashes": "crash", "hangs": "hang", "babbles": "garbage"}
     loads = {name: Workload(kernel="k", presets={"default": {"case": ["a"]}}) for name in ("fine", *ways, "well")}
     faults = [Fault(do, verb, cell=name, text="as planted") for name, do in ways.items()]
-    result = run(tmp_path, Scenario(workloads=loads, times=FAST, faults=faults), *LIMIT)
+    result = run(tmp_path, Scenario(workloads=loads, times=FAST, faults=faults), *FEW)
     table = result.table()
     assert (table.pop("fine/case=a"), table.pop("well/case=a")) == ("same", "same")
     assert sorted(cell.partition("/")[0] for cell in table) == sorted(ways)
     assert set(table.values()) == {"broken"}
     assert result.status("hangs/", "target")[0] == "timeout"
     assert result.status("raises/", "base")[0] == "crash"
-    assert result.code == 1
-
-
-def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> None:
-    result = run(tmp_path, scenario(Fault("foreign_path", "prove", side="target", epoch=1)))
-    assert set(result.table().values()) == {"broken"}
-    status, reason = result.status("w/case=a", "target")
-    assert status == "crash"
-    assert "/elsewhere/module.py" in reason
-    assert not any(item.metrics for item in result.run.observations if item.arm == "target")
     assert result.code == 1
 
 

@@ -43,34 +43,34 @@ def test_a_step_that_its_budget_cannot_pay_ends_the_search_and_is_continued(tmp_
     assert (result.code, story.culprits(result)) == (0, [bad]), result.err
 
 
-def sixty_four(story: Story, slips: dict[int, float], broken: range = range(0)) -> list[int]:
-    """65 commits, of which those in `slips` multiply the time from there on; the first is the good end."""
+def sixteen(story: Story, slips: dict[int, float], broken: range = range(0)) -> list[int]:
+    """17 commits, of which those in `slips` multiply the time from there on; the first is the good end."""
     factors, now = [], 1.0
-    for place in range(65):
+    for place in range(17):
         now *= slips.get(place, 1.0)
         factors.append(now)
     return story.line(factors, broken=frozenset(broken))
 
 
 @pytest.mark.slow
-def test_two_slips_among_64_commits(tmp_path: Path) -> None:
+def test_two_slips_among_16_commits(tmp_path: Path) -> None:
     story = Story(tmp_path)
-    commits = sixty_four(story, {12: SLOW, 49: SLOW})
+    commits = sixteen(story, {3: SLOW, 12: SLOW})
     result = story.written().bisect(commits[0], commits[-1], "--json")
     assert result.code == 0, result.err
-    assert story.culprits(result) == [commits[12], commits[49]]
+    assert story.culprits(result) == [commits[3], commits[12]]
     assert [step["question"] for step in loose(result)["steps"]][:2] == ["ends", "step"]
 
 
 @pytest.mark.slow
-def test_a_slip_among_ten_of_64_commits_that_do_not_build(tmp_path: Path) -> None:
+def test_a_slip_among_five_of_16_commits_that_do_not_build(tmp_path: Path) -> None:
     story = Story(tmp_path)
-    commits = sixty_four(story, {33: SLOW}, range(28, 38))
+    commits = sixteen(story, {9: SLOW}, range(7, 12))
     result = story.written().bisect(commits[0], commits[-1], "--json")
     assert (result.code, story.culprits(result)) == (4, []), result.err
     (finding,) = loose(result)["found"][0]["findings"]
     assert finding["kind"] == "range"
-    assert finding["commits"] == [story.hashes[commit] for commit in commits[28:39]]
+    assert finding["commits"] == [story.hashes[commit] for commit in commits[7:13]]
 
 
 @pytest.mark.slow
