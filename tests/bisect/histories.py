@@ -64,8 +64,7 @@ class Story:
         return self
 
     def bisect(self, good: int, bad: int, *options: str) -> Result:
-        """With a margin at which eight epochs make a step `same`."""
-        return self.lab.abprof("bisect", self.hashes[good], self.hashes[bad], "--margin", "1.5", *options)
+        return self.lab.abprof("bisect", self.hashes[good], self.hashes[bad], *options)
 
     def culprits(self, result: Result) -> list[int]:
         """Their numbers, of a bisection with --json."""
