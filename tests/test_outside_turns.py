@@ -11,7 +11,7 @@ import pytest
 
 from abprof.worker.clocks import CudaClock
 from tests.test_out_of_process_check import target_outcome
-from tests.tinyrepo import PACKAGE, abprof_afresh, tiny_repo
+from tests.tinyrepo import PACKAGE, abprof, abprof_afresh, tiny_repo
 
 # The kernel's work is done by somebody else, later: long before anybody looks at the outputs of a turn's last call.
 THREAD = """
@@ -73,7 +73,7 @@ def outcome(tmp_path: Path, more: str, of_base: str = "") -> tuple[str, str]:
     repo.branch("other")
     repo.commit("honest or not", {"kernels/tiny/__init__.py": PACKAGE + more})
     options = ("--untrusted", "--device", "cpu", "--no-peers", "--quick", "--json")
-    return target_outcome(abprof_afresh("main", "other", *options, cwd=repo.path, home=tmp_path / "home"))
+    return target_outcome(abprof("main", "other", *options, cwd=repo.path, home=tmp_path / "home"))
 
 
 def test_a_sandbox_that_cannot_be_stopped_measures_nothing(tmp_path: Path) -> None:
