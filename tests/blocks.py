@@ -1,7 +1,5 @@
 """Runs and blocks with programmed times and outcomes, for tests of the verdict stage. No worker, no clock."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any

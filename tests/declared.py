@@ -1,7 +1,5 @@
 """Runs of workloads that declare sections: a ladder over sequence lengths, a density sweep, autotuning, memory traffic."""
 
-from __future__ import annotations
-
 from abprof.records import Band, Cell, Observation, Run, Sweep, Value, Workload
 
 from . import runs

@@ -1,7 +1,5 @@
 """Real git repositories in temporary folders."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 `python -m tests.golden_files` writes them anew: read the diff.
 """
 
-from __future__ import annotations
-
 from difflib import SequenceMatcher
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Where `alone` marks a test, it measures, or runs an abprof that refuses a GPU which somebody else uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

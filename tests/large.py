@@ -1,8 +1,6 @@
 """Runs of many cells, for the size of pages and their speed in a browser; their blocks one at a time.
 `python -m tests.large CELLS FILE`."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run folders of many nights, as `abprof nightly` writes them, with the test's times and without measuring."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Notices of every kind, from the realistic runs of tests/runs.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from abprof.extras.bot import Notice, make_notice

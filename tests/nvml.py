@@ -1,7 +1,5 @@
 """A simulated NVML: the test sets the answers of pynvml's functions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs that tests put into a folder on PATH."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run as each format shows it, for tests."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from html.parser import HTMLParser

@@ -4,8 +4,6 @@ The numbers are made up but of the right size (an H200's), and hang together: a 
 observations say, blocks scatter around their observation's value.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import sys

@@ -1,7 +1,5 @@
 """The sandbox of this machine, for tests that need a sandbox that starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from abprof.builds import sandbox as contain

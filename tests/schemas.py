@@ -1,7 +1,5 @@
 """`python -m tests.schemas` writes docs/schemas/: JSON Schemas of every file and message, made from the records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

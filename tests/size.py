@@ -1,7 +1,5 @@
 """`python -m tests.size`: the sizes that the project holds itself to, counted in this checkout."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """action.yml, the GitHub Action: a runner without containers executes its `run` steps as they stand."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

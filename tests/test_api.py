@@ -1,7 +1,5 @@
 """abprof from Python: `import abprof`, and what it offers to scripts, notebooks and tests."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -3,8 +3,6 @@
 `python -m tests.test_attacks [NAME ...]` prints the table of docs/RELIABILITY.md. Attacks in tests/attacks/gpu/ need a GPU.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arguments and set-up that cannot be: one clear line, exit code 2, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`/abprof COMMIT key=value`: its syntax, its users, and the workflow that starts it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

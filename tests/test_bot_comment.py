@@ -1,7 +1,5 @@
 """The notice and its comment: made of a run, read as a stranger's, rendered within its bytes and without markup."""
 
-from __future__ import annotations
-
 import json
 import re
 import tracemalloc

@@ -1,7 +1,5 @@
 """Posting a notice file as the second job does: one comment, through everything GitHub does on bad days."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

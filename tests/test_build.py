@@ -1,7 +1,5 @@
 """Real builder processes: cached by content, published whole, failures as records."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

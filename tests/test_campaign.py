@@ -1,8 +1,6 @@
 """Some rounds of the campaign of random faults. All of them:
 `python -m tests.benchmarks.fault_campaign 0 1000`, and from 1000 on those of two devices (docs/RELIABILITY.md)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The device's ceilings from a run's first worker to its pages: measured once, kept, and never in the way of the run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The cell cache never changes an answer, and aggregates only cells with something new."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

@@ -1,7 +1,5 @@
 """The nights of a cell in the rows of reports and comments: of real runs beside nights of known times."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

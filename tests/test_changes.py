@@ -1,7 +1,5 @@
 """Change detection on nights with known changes: found changes, ignored noise, and error rates."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The command line: verbs, short forms, standard output and error, and its start time."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

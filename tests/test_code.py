@@ -1,7 +1,5 @@
 """Machine code by content, with real compilers and disassemblers, and the messages if they are missing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """Loose values die at the door: abprof.toml and the command line's texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

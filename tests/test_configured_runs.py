@@ -1,7 +1,5 @@
 """Whole runs with settings: whose thresholds decide, who wins over whom, which peers run, and what fits the budget."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

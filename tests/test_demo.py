@@ -1,7 +1,5 @@
 """`abprof demo`: ordinary commits on the bundled kernels, with a real optimisation and a real slip that the run finds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

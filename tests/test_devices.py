@@ -1,7 +1,5 @@
 """Devices seen from the parent: the choice of a device, errors, and rejected rounds. NVML is simulated."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The docs are true: commands of README and docs/CLI.md run, links have targets, tables agree with the code."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,8 +1,6 @@
 """Code under test puts links, FIFOs and endless files where the parent reads and writes: the run goes on, and the user's
 files stay as they are and where they are."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The time estimate of `--dry-run`: it follows the work, counts every arm, and warns if a look does not fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from abprof.measure import Estimate, turns

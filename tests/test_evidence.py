@@ -1,7 +1,5 @@
 """Evidence recorded during a run survives the end of abprof, and traces of --probe; a refusal is one line."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What other programs read: `--json=summary`, `report --format bmf|action`, and the summary of a job on GitHub."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs on workers that fail: each failure is its arm's typed outcome, the run goes on, nothing is left over."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers are forked off servers that have imported torch (abprof/system/processes/forks.py, abprof/worker/main.py)."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

@@ -14,8 +14,6 @@ The words of sentences, warnings and reasons of failures may change; verdicts, n
 is to change on purpose, the expectation in the archive changes in the same commit, which says why.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

@@ -1,7 +1,5 @@
 """Cells timed by CUDA graphs or CUPTI because `--timer` says so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

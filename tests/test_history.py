@@ -1,7 +1,5 @@
 """`abprof history`: nights read from run folders, queries, changes and the page."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

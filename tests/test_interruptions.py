@@ -1,7 +1,5 @@
 """Runs that are interrupted, killed or started twice: abprof writes the report and removes leftovers."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Layouts of other people's repositories, rebuilt: each side's own files are loaded, whatever the interpreter has of the
 same packages. One repository holds one package of each layout, so that one run looks at all of them."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One measuring run at a time on a device, across processes, however they end."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

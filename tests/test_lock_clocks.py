@@ -1,7 +1,5 @@
 """--lock-clocks: the clock is held during a run, and the former clocks come back however the run ends. NVML is a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """From declarations to cells: presets, zipped axes, --set, --only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Nights end to end: a real repository, the real command, simulated workers. Killed, doubled, late, with nothing new."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

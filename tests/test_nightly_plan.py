@@ -1,7 +1,5 @@
 """The parts of a nightly job: its plan and its summary."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

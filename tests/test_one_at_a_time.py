@@ -1,7 +1,5 @@
 """Arms that do not fit into memory together: each alone, base, target, target, base, and it is said."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Times rescaled to one clock: when abprof judges them, with a wandering clock (abprof/verdict/cells.py)."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

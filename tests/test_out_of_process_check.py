@@ -1,7 +1,5 @@
 """`--check outside`: a package that deceives its own process does not deceive a second process."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arms that are not ok: their epochs merge into one status, which gives a verdict; calls that launch nothing are broken."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,8 +1,6 @@
 """--untrusted: a package that works outside its turns is broken, by whatever thread or process; in its turns it may use
 threads and processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Real pools of simulated workers on a simulated GPU. The GPU lists each worker th
 lists each process with a context. It is sampled before and after every answer, on the workers' clock.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading

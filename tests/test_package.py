@@ -1,7 +1,5 @@
 """What goes to a package index: a wheel and a source distribution, and the index's page; which modules processes load."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where abprof is run: as a user without a name, home or git identity, in repositories that are another's, large or partial."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """--probe perf: parsing of perf's lines, the message without permission, and both sides in one table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The doorway to child processes, against a worker that goes wrong on purpose."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Which code was measured, and how a run proves it: real workers, and every way by which other code comes in."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The environment of a real worker: odd folders, no secrets, private caches, no leftovers; and docs/TUTORIAL.md in its order."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Whole runs with real torch workers and a C kernel: planted differences, and kernels that misbehave."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

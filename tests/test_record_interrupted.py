@@ -1,7 +1,5 @@
 """^C at every line of the code that writes the record: no round is lost, and no file looks tampered with."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ tests/data/recordings: pytest-benchmark 5.3.1 and Google Benchmark 1.9.5 wrote p
 nvbench.json and action.js have the keys of nvbench's json_printer.cu and github-action-benchmark's write.ts.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two regimes: calls with pauses (burst) and without (sustained). Which cells get both, and which regime gives the verdict."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A side that is a release: whole runs with wheels made here, away from any repository and beside a branch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`abprof compare`: two CSV files of the seeds, or ours, and nothing lost on the way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The CSV files. tests/data/golden/suites has headers, digits, signs and gaps to the letter."""
 
-from __future__ import annotations
-
 import io
 
 import pandas as pd

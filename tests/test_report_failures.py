@@ -1,7 +1,5 @@
 """Failures in reports: each reason once, with its cost, cut in short lines and whole elsewhere."""
 
-from __future__ import annotations
-
 import re
 
 from abprof.records import Advice, Arm, Build, Failure, Run

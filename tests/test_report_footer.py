@@ -1,7 +1,5 @@
 """The log footer: output.txt ends with the suites' case blocks and warnings, for both directions, and abprof's verdicts."""
 
-from __future__ import annotations
-
 from abprof import report
 from tests.reports import footer
 

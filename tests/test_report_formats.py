@@ -1,7 +1,5 @@
 """`abprof report RUN --format ...`: output without files, errors, and two runs in one table."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The formats of the five original systems, a page and a log, byte for byte; and every format is the same bytes each time."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

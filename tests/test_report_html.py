@@ -1,7 +1,5 @@
 """report.html: one well-formed file that needs nothing else, and into which nothing foreign gets as markup."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from hashlib import sha256

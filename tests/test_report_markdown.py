@@ -1,7 +1,5 @@
 """report.md: complete, and safe for any name of a branch or machine and any message."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

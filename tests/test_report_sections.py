@@ -1,7 +1,5 @@
 """Sections that workloads declare: numbers, texts for failed arms, and when a section is left out."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The table on the terminal: important rows first, readable if narrow, no colour if unwanted."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A continued run sets up its workers as before, in any environment of the rerun."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`abprof run-cell`: exactly the calls that were asked for, by a worker in the foreground."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The run folder: atomic, strict, readable after a crash; it reports dropped lines."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """`--contain`: what code under test can reach in the sandbox. It starts and ends as it does without one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """`abprof scripts`: the tests run its scripts with tools that record their arguments, and with abprof itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

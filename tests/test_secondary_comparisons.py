@@ -1,7 +1,5 @@
 """Secondary comparisons, of variants with each other and peers with sides: the same rules, and families of their own."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import msgspec

@@ -1,7 +1,5 @@
 """`abprof selfcheck`: exact counts from programmed rounds, and a real one on the CPU."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

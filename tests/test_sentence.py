@@ -1,7 +1,5 @@
 """The header: counts that add up, the exit code, and a sentence that says first whether to act."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

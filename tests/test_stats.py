@@ -1,7 +1,5 @@
 """Numbers behind verdicts, against hand-worked values, scipy's own procedures, and laws that must hold."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tamper detection: files that code under test changed, whatever process changed them and however it hid that."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

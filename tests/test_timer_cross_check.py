@@ -1,7 +1,5 @@
 """Timer cross-check: the parent's clock contradicts a timer that code under test has patched."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path

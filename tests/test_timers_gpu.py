@@ -1,7 +1,5 @@
 """Whole runs on a GPU of short and long calls, read by events and by CUPTI."""
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 from dataclasses import dataclass

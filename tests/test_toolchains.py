@@ -1,7 +1,5 @@
 """Sides with environments of their own, made by uv from wheels that are made here: whole runs without a network."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rules fixed beforehand: turn length, rounds, order."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

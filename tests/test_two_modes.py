@@ -1,7 +1,5 @@
 """Two modes of an arm's times, as the page names them: with what they go, and how seldom noise with one mode has two."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Sequence

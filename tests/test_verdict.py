@@ -1,7 +1,5 @@
 """Exact verdicts from programmed epochs, and which cells go on."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

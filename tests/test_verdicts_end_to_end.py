@@ -1,7 +1,5 @@
 """Whole runs on simulated workers with planted differences and failures: each verdict, exactly, from the command to run.json."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

@@ -1,7 +1,5 @@
 """Waivers: their rows, their end, and that a branch cannot waive itself."""
 
-from __future__ import annotations
-
 import datetime
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`--untrusted`: ways out of the sandbox, tried by a kernel package while it is built and while it is measured."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

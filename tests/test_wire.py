@@ -1,7 +1,5 @@
 """The worker's messages: a sent message arrives equal, and no other message arrives."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any, get_type_hints
 

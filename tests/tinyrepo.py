@@ -1,7 +1,5 @@
 """A repository with a tiny C kernel package and its workload, for tests that drive real workers with real torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A run whose first row has a profiled pass and traces of both sides, for tests of the tree of a call and its traces."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wheels and indexes of them, made here: a wheel is a zip file with three texts."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A repository that knows nothing of abprof: a package of two kernels, and three benchmarks of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.gitrepo import GitRepo, make_repo

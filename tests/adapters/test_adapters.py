@@ -1,7 +1,5 @@
 """Existing benchmarks wrapped in one line: their axes, that abprof times the code that they time, and whole runs of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stand-ins for missing packages that a benchmark imports, and the names of its timer."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

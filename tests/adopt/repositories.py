@@ -1,7 +1,5 @@
 """Copies of the structure of real kernel projects before they adopt abprof."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.gitrepo import GitRepo, make_repo

@@ -1,7 +1,5 @@
 """`abprof init BASE TARGET` proposes workloads for what two refs differ in."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

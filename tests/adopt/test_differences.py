@@ -1,8 +1,6 @@
 """What only one side has: a package, a module, a function, a parameter, a case, a variant, a dependency. All of it is
 typed and shown in every report, and nothing is dropped."""
 
-from __future__ import annotations
-
 import re
 import sysconfig
 import venv

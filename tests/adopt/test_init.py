@@ -1,7 +1,5 @@
 """`abprof init` on whole repositories: its files, its errors, and that the next command runs."""
 
-from __future__ import annotations
-
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path

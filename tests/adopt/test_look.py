@@ -1,7 +1,5 @@
 """`abprof init` reads a repository, runs none of its code, and proposes files."""
 
-from __future__ import annotations
-
 import ast
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 """docs/ADOPT.md's shapes of repository: their structure is rebuilt, the page's own commands are run in it, and what the
 page says is written is written."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

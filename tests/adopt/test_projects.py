@@ -1,7 +1,5 @@
 """docs/adopt: the workloads of public projects judge rightly. Plain torch stands in for the projects, which are not installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -3,8 +3,6 @@
 One cell, of a Triton kernel of about 0.5 ms on an H100. Each save changes a source file, so the package is built anew.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

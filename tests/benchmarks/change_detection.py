@@ -7,8 +7,6 @@ Each sees the head's absolute times night by night, at most the last 60, as it w
 point at least three nights old that it has not reported within five nights of that place before.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

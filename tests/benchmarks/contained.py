@@ -3,8 +3,6 @@
 The first three epochs of a run start a fork server for each side, which costs what a fresh worker costs; later ones fork.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import statistics

@@ -8,8 +8,6 @@ interval (Student's t), the next four another. Pairs of a cell share their proce
 Exit code 2 where a folder is of code that differs.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections import Counter

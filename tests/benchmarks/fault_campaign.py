@@ -4,8 +4,6 @@ Rounds from 1000 on spread their run over two devices. Prints a line for each ro
 broke, and at the end a table: what happened how often, and how many rounds of it broke a promise.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Each run compares every kind of honest code in four sizes with itself (another c
 a quarter more work, in the target or in base. Four runs are about 200 cells of the first and 50 of the second.
 """
 
-from __future__ import annotations
-
 import collections
 import sys
 import tempfile

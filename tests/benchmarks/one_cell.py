@@ -4,8 +4,6 @@ A changed cell of about 0.5 ms on an H100 (+1 %, threshold 0.5 %), and an unchan
 after a run that builds and is not timed.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

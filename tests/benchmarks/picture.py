@@ -1,7 +1,5 @@
 """A picture of a run's page, for the README: `python -m tests.benchmarks.picture RUN OUT.png`, where RUN was reported."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import sys

@@ -9,8 +9,6 @@ this program works. The slip is commit 40 of 64 and eight touch the kernel packa
 this program does not know go to abprof. Exit code 0 where that commit alone is named.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -13,8 +13,6 @@ The branches are those of tests/planted/, on a GPU; with --lines those of tests/
 the changed rows of these parts, for samples by line.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -9,8 +9,6 @@ FOLDER holds the commits' files, which are not part of this repository; `--fetch
 `--mirror PATH` from git directories PATH/OWNER+NAME/repo.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

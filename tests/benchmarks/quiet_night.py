@@ -1,8 +1,6 @@
 """How long `abprof nightly` takes when there is nothing new, from the shell: ten times in a repository made for it.
 `python -m tests.benchmarks.quiet_night`"""
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

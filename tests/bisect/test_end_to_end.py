@@ -1,7 +1,5 @@
 """`abprof bisect` on real repositories: the commits that were planted, each time, with simulated workers and with real ones."""
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A bisection's lines, pages and file, for a history with known answers."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

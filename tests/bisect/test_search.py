@@ -1,7 +1,5 @@
 """Which commits a search finds, in histories made up here: every answer is known, and so is every culprit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field

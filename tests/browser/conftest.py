@@ -1,8 +1,6 @@
 """A headless Chromium of the system's own, driven by Playwright. Where there is none the tests are skipped and say so;
 with CI or BROWSER_TESTS set, as .ci/run does, they fail instead: there nothing is skipped."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

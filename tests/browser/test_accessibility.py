@@ -1,8 +1,6 @@
 """The page against axe-core's rules for WCAG 2.0, 2.1 and 2.2, levels A and AA: in light and dark, on a screen, a phone and
 paper, as it opens and with everything opened."""
 
-from __future__ import annotations
-
 import pytest
 
 from abprof.extras.nightly import history_page, read_history

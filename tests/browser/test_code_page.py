@@ -1,7 +1,5 @@
 """The page of both sides' code in a real browser: the mouse, the keyboard alone, and without scripts."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from pathlib import Path

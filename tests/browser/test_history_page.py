@@ -1,7 +1,5 @@
 """history.html in a real browser: it opens from disk, asks for nothing, fits, and holds to the rules for everybody."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

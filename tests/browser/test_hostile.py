@@ -1,8 +1,6 @@
 """What comes from a branch, case, log or path is text: the page, and what a Markdown renderer makes of report.md, in a real
 browser in which anything that ran would open a dialog, ask for a file or speak to the console."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """report.html and certificate.html in a real browser: filters, sorting, the address, the keyboard, print; nothing foreign runs."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of a row's traces, opened from disk, against a page that stands in for Perfetto's."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

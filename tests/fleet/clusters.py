@@ -1,7 +1,5 @@
 """Runs of six cells on a real cluster of simulated devices: shared by tests/on_ray and tests/slurm."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable

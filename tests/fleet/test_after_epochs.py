@@ -1,7 +1,5 @@
 """Follow-up measurements of a run on several devices: each cell once, on the device of its rounds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

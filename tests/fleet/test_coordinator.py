@@ -1,7 +1,5 @@
 """The coordinator with a simulated executor: the shards it sends, the news it gets, what it records, prints and survives."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which devices a run is spread over: all GPUs of the host, those that are named, or one, with a line that says why."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The executors without a cluster: their options, their files, and a missing cluster."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

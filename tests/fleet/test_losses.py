@@ -1,7 +1,5 @@
 """Shards that are lost in the middle: nothing is lost or there twice, and every cell that stands is whole and of one device."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run spread over several devices: shards in programs of their own, the same verdicts, every cell whole and on one device."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

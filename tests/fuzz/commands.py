@@ -1,7 +1,5 @@
 """Run command lines in this process: each ends with a documented exit code and without a traceback."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import unicodedata

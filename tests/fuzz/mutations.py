@@ -4,8 +4,6 @@ The examples are the same everywhere (`derandomize` in tests/conftest.py): a few
 `make test-nightly`. What a hunt found is a test of its own with the words that found it.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Every text of a run comes from a branch, a machine or a tool: what one is called must not change what a report is.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cache

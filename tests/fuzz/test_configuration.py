@@ -1,7 +1,5 @@
 """Any content of abprof.toml, pyproject.toml and waivers is read correctly or refused in one line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

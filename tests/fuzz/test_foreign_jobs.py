@@ -1,7 +1,5 @@
 """Input from other jobs and users: GitHub events, artifacts, environment variables."""
 
-from __future__ import annotations
-
 import json
 import os
 

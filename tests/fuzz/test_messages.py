@@ -1,7 +1,5 @@
 """Messages of workers and shards. Code under test runs in their processes and can write anything to the pipe."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Branches, commits, cases and phases with odd names, from the command line to every report; odd things in the place of files."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ A run in which every word is an odd one has the very shape of the same run with 
 the same columns. What is shown holds nothing that a terminal, a browser, GitHub or a spreadsheet would obey.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

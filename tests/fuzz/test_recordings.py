@@ -1,7 +1,5 @@
 """Recordings of other programs: CSV files of older scripts and of ncu, perf's lines, profilers' traces and trees."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

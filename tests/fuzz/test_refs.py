@@ -1,7 +1,5 @@
 """Names of refs, valid for git and as users and events write them. Each gives its commit or one line of error."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A run folder from another user: `abprof report` reads any content, or refuses it in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

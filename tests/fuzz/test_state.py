@@ -1,7 +1,5 @@
 """Files in abprof's own folders, which other programs can change: bisections."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Waivers: a file of a commit, words of a command line, patterns. A waiver covers exactly its rows."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 

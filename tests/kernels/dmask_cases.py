@@ -1,8 +1,6 @@
 """Masks that reach every branch of kernels/dmask, the float64 reference, and the tolerances; that the lists of tiles are used
 just when they should be, and nothing beside them is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial

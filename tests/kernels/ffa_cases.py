@@ -1,7 +1,5 @@
 """Schedules that reach every branch of the kernels, the float64 reference, and how outputs are judged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A process of its own, because the variable is read when Triton is imported. Prin
 that are named, and exits with 1 if one is wrong.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

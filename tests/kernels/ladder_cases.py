@@ -1,7 +1,5 @@
 """Shapes for the ladder, and how a rung's output is judged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

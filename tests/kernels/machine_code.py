@@ -4,8 +4,6 @@ A process of its own, because it makes `OfflineDriver` Triton's driver. Prints o
 kernels/ffa/cuda/warmup.py -> instruction -> how often it is in sm_90a code.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

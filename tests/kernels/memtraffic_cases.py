@@ -1,7 +1,5 @@
 """Shapes and block lists for kernels/memtraffic, and the tolerances."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """A driver that lets Triton compile for sm_90a on a machine without a GPU; nothing can be launched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """kernels/dmask on a GPU: every mask against float64 with its gradients, exact repeats, large offsets, no waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The public functions of kernels/ffa: their errors, schedules and phases; and its machine code for Hopper."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Building kernels/ffa for the CPU: real compilers, in processes of their own, on copies of the package."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

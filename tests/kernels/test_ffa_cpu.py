@@ -1,7 +1,5 @@
 """The CPU backend of kernels/ffa against float64, on every instruction set that this machine has."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The CUDA backend on a GPU: every mask, forward and backward, against float64; exact repeats; large offsets; phases."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The ladder on a GPU: every rung against float64, exact repeats, gradients, tensors beyond 32-bit offsets."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

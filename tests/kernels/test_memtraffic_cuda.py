@@ -1,7 +1,5 @@
 """kernels/memtraffic on a GPU: every case against float64, the original's shapes, exact repeats, phases."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

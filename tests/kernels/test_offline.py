@@ -1,7 +1,5 @@
 """The bundled packages without a GPU: Triton's interpreter against float64, and bad arguments; test_ffa_api.py has ffa's."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """wsattn on a Hopper GPU: both variants in every configuration against float64, exact repeats, gradients, tuning, build."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A repository whose kernels leave a line for each launch, and the ncu that reads them (fake_ncu.py)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

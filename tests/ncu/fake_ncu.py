@@ -6,8 +6,6 @@ $FAKE_NCU_LACKS: metrics that it does not know.
 With --nvtx-include the launches of the first call are left out: that is the one which abprof makes outside its range.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

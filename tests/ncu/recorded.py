@@ -1,7 +1,5 @@
 """CSV files as versions of ncu write them, made from launches: columns and phrases are those of real files."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`abprof memory BASE TARGET`, driven through an ncu that is not there (fake_ncu.py)."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

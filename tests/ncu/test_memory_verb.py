@@ -1,7 +1,5 @@
 """`abprof memory`: tables, files, standard output, exit codes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

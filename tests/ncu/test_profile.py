@@ -1,7 +1,5 @@
 """`abprof profile` and `--probe ncu` with a simulated ncu: the metric table, its files, and errors."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from contextlib import redirect_stdout

@@ -1,7 +1,5 @@
 """Files of ncu --csv: both pages say the same, real ones are read, and nothing is a traceback."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

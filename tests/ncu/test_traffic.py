@@ -1,7 +1,5 @@
 """N = warm-up + runs calls: counted launches, errors, and kernels with k*N launches."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

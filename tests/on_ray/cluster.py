@@ -1,7 +1,5 @@
 """A real Ray cluster of several nodes on this machine, and a machine that can be switched off."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

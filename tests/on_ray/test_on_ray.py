@@ -1,7 +1,5 @@
 """Runs on a real Ray cluster of several nodes with simulated devices: exact verdicts, also if nodes are lost."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

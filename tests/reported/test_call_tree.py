@@ -1,7 +1,5 @@
 """The tree of a call: phases and kernels of both sides, from exact records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

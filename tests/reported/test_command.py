@@ -1,7 +1,5 @@
 """`abprof BASE TARGET -- COMMAND` and `abprof bisect GOOD BAD -- COMMAND`, with real processes that print planned times."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

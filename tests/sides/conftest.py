@@ -1,7 +1,5 @@
 """Fixtures of the tests of abprof.sides: a machine without git configuration, and a cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Releases installed by the real pip from local wheels: installation, cache and errors."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@ alone, plays it, and says which of the promises (tests/simulated/promises.py) we
 test from then on.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """An example scenario, and a factory of simulated workers for tests of rooms that start workers."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Virtual time. Turns return at once; this clock advances by their programmed times."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

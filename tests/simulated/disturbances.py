@@ -1,8 +1,6 @@
 """Disturbances of a running abprof: signals, full memory and disks, jumping clocks, files that another program spoils.
 Each returns the command's result. A moment is a count of started workers, not a time."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import resource

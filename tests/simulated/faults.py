@@ -1,7 +1,5 @@
 """Making the programmed failures happen, for real: exits, signals, floods, children left behind, broken lines."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

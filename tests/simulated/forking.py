@@ -1,7 +1,5 @@
 """The fork server of simulated workers, which abprof asks as it asks that of real workers (abprof/worker/main.py)."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

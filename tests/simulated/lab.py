@@ -4,8 +4,6 @@ Everything but the workers is real: refs, worktrees, builds, processes, pipes, v
 kernel packages and workloads are empty files, for the scenario says what they do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Planted differences of speed, noise and outcomes for whole-run tests, in scenarios of one short workload."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.simulated.lab import Lab

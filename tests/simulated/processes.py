@@ -1,7 +1,5 @@
 """Processes of a test: those that simulated workers noted, those that still run, and a command's output."""
 
-from __future__ import annotations
-
 import ctypes
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """abprof's promises under any fault, checked after a round. Each function returns a line for each broken promise."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -5,8 +5,6 @@ its session, with the arguments, environment and folder asked for, which ends as
 starting, and what is sent signals, is started afresh (`Lab.start`).
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -5,8 +5,6 @@ It speaks abprof/wire like the real worker and imports neither torch nor anythin
 files it only hashes. Standard output and error are the log.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import gc

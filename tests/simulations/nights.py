@@ -1,7 +1,5 @@
 """Made-up fleets of cells over many nights, whose truth is known. Seeded: the same call gives the same nights."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The stopping rule played on simulated epoch values, as a live run plays it: look, decide or go on."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 

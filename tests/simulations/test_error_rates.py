@@ -4,8 +4,6 @@ Spreads are those measured on a GPU: epoch values of kernels of 0.3 ms and longe
 short ones of 1 % and more. Bounds are the design's error rates plus three standard errors of the simulation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Ways in which a verdict used to be wrong though its interval was right: each simulated, by the rule alone and as judged now."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

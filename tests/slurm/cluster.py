@@ -3,8 +3,6 @@
 Every node is a real slurmd that believes in one GPU (a device file stands for it). Nothing of it is left once it is stopped.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

@@ -1,7 +1,5 @@
 """One cluster for all tests of this folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

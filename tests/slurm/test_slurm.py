@@ -1,7 +1,5 @@
 """Runs whose shards are jobs of a real Slurm, on simulated devices: exact verdicts, also if jobs are lost."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """`abprof BASE . --watch`: every save is answered by one epoch of a fresh target beside the base that is kept."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

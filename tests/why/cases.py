@@ -1,7 +1,5 @@
 """Rows with the evidence of planted causes: kernels as they were compiled, times as they are programmed."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows of planted changes, compiled for sm_90a here, with the listings that a run keeps."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 """`python -m tests.why.record` writes tests/data/planted_kernels.json anew: both sides of every planted branch, compiled
 for sm_90a and read as a run reads them. Paths and what differs by machine are left out."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """On a CPU a function is to blame where something shows that it runs: another function's call, or perf's samples."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Causes from Nsight Compute's counters: only counters that changed and that the kernel waits for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

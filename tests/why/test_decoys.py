@@ -1,8 +1,6 @@
 """Changes of code that are not what cost the time, and near misses of each rule: what must not be named, and what must not
 be hidden by it."""
 
-from __future__ import annotations
-
 import copy
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Causes on a CPU, from real compilers' objects: each is named, and nothing is where the code is the same."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import platform

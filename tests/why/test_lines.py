@@ -1,7 +1,5 @@
 """Causes name the line of source that was planted, and pages show both sides' code."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import shutil

@@ -1,7 +1,5 @@
 """An added or saved pass is named by its range; a mark alone, or another name, is no cause."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

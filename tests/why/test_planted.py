@@ -1,7 +1,5 @@
 """Planted causes are named, and where nothing of the code changed nothing is."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

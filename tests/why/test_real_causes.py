@@ -1,7 +1,5 @@
 """Causes in a run that measures real kernels on the CPU. Has the machine for itself (`make test-slow`)."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from pathlib import Path

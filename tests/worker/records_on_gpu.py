@@ -3,8 +3,6 @@
 Where torch's profiler was, as in other tests' process, CUPTI's times are the processor's ticks.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

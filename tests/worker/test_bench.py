@@ -1,7 +1,5 @@
 """A real worker's answers: contracts of workloads, arms of a cell, fresh inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

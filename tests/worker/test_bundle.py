@@ -1,7 +1,5 @@
 """The worker's code as it is copied for workers: whole and alone."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whether outputs are right: compare and agree of the workload API, and the checks of a worker."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """A worker's timers on a simulated device; test_timers_gpu.py uses a real one."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """`kit.directed`: the forward, or the gradients, of one function."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Inputs of timed calls under --untrusted (abprof/worker/drawn.py)."""
 
-from __future__ import annotations
-
 import torch
 
 from abprof.worker import drawn

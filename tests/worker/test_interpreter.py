@@ -1,7 +1,5 @@
 """Kernels that Triton's interpreter does not run by itself, measured through the command line on a machine without a GPU."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The worker's loop: which faults it survives, how it classifies them, and the foreground run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A side's package is imported from its own folder. tests/test_proofs.py has installed copies, import hooks and paths."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """A profiled pass: counted calls, launches of a call, NVTX ranges, Triton's compilations, and ceilings."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

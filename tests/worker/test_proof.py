@@ -1,7 +1,5 @@
 """The list of loaded files, and the reason for a forbidden file: what tests/test_proofs.py does not show with real workers."""
 
-from __future__ import annotations
-
 import _ctypes
 import ctypes
 import dataclasses

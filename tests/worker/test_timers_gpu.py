@@ -1,7 +1,5 @@
 """Events, graphs and CUPTI on a GPU, beside each other where the answer is known."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Load the bundled workloads with the worker's own loader, and write out their matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product

@@ -1,7 +1,5 @@
 """A kernel package with ffa's functions in plain torch, and ways to be wrong that the checks must find."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

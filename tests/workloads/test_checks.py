@@ -1,7 +1,5 @@
 """Bundled workloads on stand-in packages: right answers pass, and every planted slip is found and named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Golden values that need no GPU: the seeds' matrices, areas, densities, FLOP counts, least traffic, facts; reasons of skips."""
 
-from __future__ import annotations
-
 import importlib
 from itertools import product
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The bundled kernels and the workloads' peers on a GPU: right by the workload's own check, with facts and inputs that repeat."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every smoke cell on the bundled kernels, through a real worker: right, and with phases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """docs/WRITING.md's example is written to files as it stands there and driven through a real worker."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

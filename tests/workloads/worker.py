@@ -1,7 +1,5 @@
 """A real worker process on one kernel package and some workloads, and the requests of one cell."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
