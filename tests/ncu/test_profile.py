@@ -110,33 +110,31 @@ def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     assert "twice_kernel" in (folder / "memory.csv").read_text()
     shutil.rmtree(folder)
 
-    quick = ("run", "main", "--quick", "--probe", "ncu", *CPU)
-    denied = with_ncu(*quick, repo=repo, home=tmp_path, FAKE_NCU="denied")
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
+    quick = ("run", "main", "--quick", "--probe", "ncu", "--json", *CPU)
+    probed = with_ncu(*quick, repo=repo, home=tmp_path)
     (folder,) = (repo.path / "runs").glob("2*")
     before, _, _ = runfolder.read(folder)
-    assert not any(one.kernels for one in before.profiles), denied.err
-    more = with_ncu("profile", str(folder), "--json", repo=repo, home=tmp_path, FAKE_NCU="unsourced")
+    assert [one.status for one in before.profiles] == ["ok"], probed.err
+    samples = recording.sampled(folder / before.profiles[0].source, before.profiles[0].kernels[0].name)
+    assert sum(sum(stalls.values()) for stalls in samples.values()) == 1478 * len(
+        recording.read(folder / before.profiles[0].csv)
+    )
+    assert before.observations[0].metrics, "it was timed too"
+    more = with_ncu("profile", str(folder), "--json", repo=repo, home=tmp_path)
     assert more.code == Exit.OK, more.err
     after, _, _ = runfolder.read(folder)
     assert [(one.arm, one.status, one.kernels[0].name) for one in after.profiles] == [("base", "ok", "twice_kernel")]
-    assert after.profiles[0].source == ""
-    assert after.profiles[0].notes[-1] == "no samples by line: ncu could not export its report (exit code 1)"
     assert after.observations == before.observations
     assert after.header == before.header
     assert "L2 hit rate" in (folder / "report.md").read_text()
     shutil.rmtree(folder)
 
-    probed = with_ncu(*quick, repo=repo, home=tmp_path)
-    assert probed.code == denied.code
-    (folder,) = (repo.path / "runs").glob("2*")
-    run, _, _ = runfolder.read(folder)
-    assert [one.status for one in run.profiles] == ["ok"], probed.err
-    samples = recording.sampled(folder / run.profiles[0].source, run.profiles[0].kernels[0].name)
-    assert sum(sum(stalls.values()) for stalls in samples.values()) == 1478 * len(
-        recording.read(folder / run.profiles[0].csv)
-    )
-    assert run.observations[0].metrics, "it was timed too"
+    (profile,) = with_ncu(*quick, repo=repo, home=tmp_path, FAKE_NCU="unsourced").run["profiles"]
+    assert (profile["status"], profile["source"]) == ("ok", "")
+    assert profile["notes"][-1] == "no samples by line: ncu could not export its report (exit code 1)"
+    denied = with_ncu(*quick, repo=repo, home=tmp_path, FAKE_NCU="denied")
+    assert denied.code == probed.code
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
 
 
 @pytest.mark.slow
