@@ -8,6 +8,7 @@ from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Workload
 
+WIDE = ("--margin", "1.5")  # eight epochs make a cell `same`
 CELLS = tuple(f"k/n={n}" for n in range(1, 7))
 LOADS = {"k": Workload(kernel="k", presets={"default": {"n": [1, 2, 3, 4, 5, 6]}})}
 

@@ -9,7 +9,8 @@ import pytest
 
 from abprof.records import SUSTAINED, Block, Run
 from abprof.store.runfolder import RunFolder
-from tests.fleet.test_pool import SPREAD, WIDE, blocks, homes
+from tests.fleet.clusters import WIDE
+from tests.fleet.test_pool import SPREAD, blocks, homes
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault
 from tests.test_regimes import POWER, SLICES, capped

@@ -7,10 +7,10 @@ import pytest
 
 from abprof.records import Block, Run
 from abprof.store import runfolder
+from tests.fleet.clusters import WIDE
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Noise, Scenario, Time, Workload
 
-WIDE = ("--margin", "1.5")  # eight epochs make a cell `same`
 TWO = ("--device", "simulated:0", "--device", "simulated:1")
 SPREAD = (*TWO, *WIDE)
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8]

@@ -12,7 +12,7 @@ import pytest
 
 from abprof.fleet.messages import DEVICE
 from abprof.store import runfolder
-from tests.fleet.clusters import CELLS, LOADS, Clustered, whole
+from tests.fleet.clusters import CELLS, LOADS, WIDE, Clustered, whole
 from tests.on_ray.cluster import Cluster
 from tests.simulated.scenario import Fault, Scenario, Time
 
@@ -40,7 +40,7 @@ class OnRay(Clustered):
 
     def begin(self, *more: str) -> subprocess.Popen[str]:
         """On a machine of the cluster."""
-        return self.start("main", "fast", "--executor", "ray://auto", *more)
+        return self.start("main", "fast", *WIDE, "--executor", "ray://auto", *more)
 
     def devices(self) -> list[str]:
         """Of the blocks in the run's folder."""
@@ -99,7 +99,7 @@ def test_from_outside_of_the_cluster_on_nodes_of_one_model(on: Cluster, tmp_path
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'mine'\n"})
     before = lab.fingerprint()
     options = ("--executor", f"ray://{lab.on.address}", "--executor-option", "gpu=H200")
-    done = lab.finish(lab.start("main", ".", *options))
+    done = lab.finish(lab.start("main", ".", *WIDE, *options))
     assert lab.fingerprint() == before
     assert (done.code, done.table()) == (1, TRUTH), done.err
     assert set(whole(done).values()) == {"simulated:1", "simulated:3"}

@@ -9,7 +9,7 @@ import pytest
 
 from abprof.records import Run
 from abprof.store import runfolder
-from tests.fleet.clusters import CELLS, LOADS, Clustered, whole
+from tests.fleet.clusters import CELLS, LOADS, WIDE, Clustered, whole
 from tests.simulated.processes import stopped
 from tests.simulated.scenario import Fault, Scenario, Time
 from tests.slurm.cluster import Cluster, cluster
@@ -35,7 +35,8 @@ class OnSlurm(Clustered):
 
     def options(self, *more: str) -> list[str]:
         given = ("cpus=1", "parallel=2", *more)
-        return ["main", "fast", "--executor", "slurm", *(word for one in given for word in ("--executor-option", one))]
+        words = (word for one in given for word in ("--executor-option", one))
+        return ["main", "fast", *WIDE, "--executor", "slurm", *words]
 
 
 def no_job_is_left(on: Cluster) -> None:
