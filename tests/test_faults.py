@@ -117,9 +117,9 @@ def test_a_crash_that_never_comes_again_is_forgiven_with_a_warning(tmp_path: Pat
 def test_a_worker_that_cannot_start(tmp_path: Path, do: str) -> None:
     """On one side, in every epoch: all of its cells are broken, and it is not waited for once a cell: that would be
     an hour, which no laboratory waits."""
-    cases = [f"c{i}" for i in range(30 if do == "hang" else 20)]
+    cases = [f"c{i}" for i in range(100 if do == "hang" else 20)]
     faults = [Fault(do, "start", side="target", epoch=epoch) for epoch in range(1, 40)]
-    result = run(tmp_path, scenario(*faults, cases=cases), *FEW)
+    result = run(tmp_path, scenario(*faults, cases=cases), *LIMIT, "--epochs", "1")
     assert set(result.table().values()) == {"broken"}
     assert result.status("w/case=c0", "base")[0] == "ok"
     assert result.status("w/case=c0", "target")[0] == ("timeout" if do == "hang" else "crash")
