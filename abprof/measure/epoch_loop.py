@@ -67,7 +67,7 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
             parts = _parts(plan, number, done)
             coming = [*parts[1:], *_following(plan, number, done)] if early else []
             for place, part in enumerate(parts):
-                for item in _package(plan, known, part, coming[place : place + _AHEAD]):
+                for item in _package(plan, known, part, coming[place : place + _AHEAD], budget):
                     if isinstance(item, Block):  # of turns, or of slices
                         spent[item.cell] = spent.get(item.cell, 0.0) + item.seconds
                         checks[item.cell] = item.check_seconds
@@ -143,11 +143,11 @@ def _pool(plan: Plan, known: _Known, part: _Part) -> WorkerPool:
     return plan.pool(part.cells[0].kernel, list(dict.fromkeys(ids)), part.epoch)
 
 
-def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) -> Iterator[Item]:
+def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part], budget: float) -> Iterator[Item]:
     """Measure a package's cells in one epoch, with --regime sustained also slices. The driver makes contexts one by one, so
     workers of the parts that are `coming` start whenever no turn is measured: of the next part before the turns, while
     this part's workers import and compile (not in the first epoch, whose result shall soon stand), of one more behind
-    the turns."""
+    the turns. `budget`: as `epochs`."""
     epoch, began = part.epoch, time.monotonic()
     pool = _pool(plan, known, part)
     present = set(pool.start_order)  # of those that started ahead, one may have hung since
@@ -174,6 +174,8 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) ->
                 by_base=load.checked == "sides",
                 usual=known.calls.get(cell.id, {}),
                 timeouts=known.timeouts,
+                # Large changes need no more than the first look; afterwards the budget has room for all looks.
+                room=budget / LOOKS[-1] / len(plan.cells) if known.epochs[cell.id] >= LOOKS[0] else 0.0,
             )
             if plan.device.kind == "cuda":
                 warming = time.monotonic()
