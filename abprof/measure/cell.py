@@ -85,7 +85,7 @@ class CellTask:
     judge: Judge  # the clock whose times are judged
     check: bool = False  # whether to check outputs
     by_base: bool = False  # whether base's outputs are the only reference
-    usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
+    usual: Mapping[str, float] = field(default_factory=dict)  # arm -> median ns of a call in the last epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
     room: float = 0.0  # seconds of turns for which the budget has room
 
@@ -106,17 +106,9 @@ class ArmState:
         return self.opened is not None and self.outcome.status in {"ok", "wrong"}
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """The result of `measure_cell`."""
-
-    block: Block
-    calls: dict[str, float]  # arm -> ns of its warm call
-    crowded: bool  # whether the arms do not fit into memory together: then the block is not used
-
-
-def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> CellResult:
-    """Measure one cell in one epoch. `alone`: whether only one arm may be in memory at a time."""
+def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> tuple[Block, bool]:
+    """Measure one cell in one epoch. `alone`: whether only one arm may be in memory at a time. Return also whether the
+    arms do not fit into memory together: then the block is not used."""
     cell = CellSetup(pool, device, task, alone=alone)
     cell.open_all()
     crowded = cell.crowded and not alone and task.judge != "graph"
@@ -147,8 +139,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
         rejected_why="; ".join(dict.fromkeys(rejected[number] for number in rejected)),
         alone=alone,
     )
-    calls = {state.arm.id: state.opened.call_ns for state in cell.states if state.opened is not None}
-    return CellResult(block, calls, crowded)
+    return block, crowded
 
 
 class CellSetup:

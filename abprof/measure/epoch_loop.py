@@ -30,7 +30,7 @@ class _Known:
     epochs: Counter[str] = field(default_factory=Counter)  # cell -> epochs in which it was measured
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
-    calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
+    calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a call, last epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
     ahead: list[WorkerPool] = field(default_factory=list)  # of the next parts, which start before their turn
 
@@ -183,19 +183,18 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part], bu
                 known.starting += time.monotonic() - warming
             for other in known.ahead:
                 other.wait()
-            result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
-            if result.crowded:  # from now on one arm is in memory at a time
+            block, crowded = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
+            if crowded:  # from now on one arm is in memory at a time
                 known.crowded.add(cell.id)
-                result = measure_cell(pool, plan.device, task, alone=True)
-            for outcome in result.block.outcomes.values():
+                block, _ = measure_cell(pool, plan.device, task, alone=True)
+            for outcome in block.outcomes.values():
                 if outcome.status == "crash":
                     refuse_full_disk(outcome.reason, pool.factory.cache, pool.factory.logs)
-            known.calls.setdefault(cell.id, result.calls)
-            if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
+            known.calls.setdefault(cell.id, {}).update(block.call_ns)
+            if all(o.check is not None or o.status not in _LOST for o in block.outcomes.values()):
                 known.checked.add(cell.id)
-            block, options = result.block, task.options
             ran = [arm for arm in task.arms if block.outcomes[arm.id].status == "ok" and not block.alone]
-            if ran and options.regime == "sustained" and not options.quick and block.by_spans:
+            if ran and (task.options.regime, task.options.quick) == ("sustained", False) and block.by_spans:
                 yield slices(plan, pool, cell, ran, epoch)
             yield plan.labelled(block)
         _start_ahead(plan, known, coming[: len(known.ahead) + 1])
