@@ -57,7 +57,7 @@ def test_what_a_report_must_hold():
         "slower", "2.1 % slower", "1.8 to 2.4 % slower", "10.01 ms", "10.22 ms", "549.2 → 537.9",
         "6 of 6 controls within 0.5 %", "2 per cell",
         "16 discarded (power brake)",
-        "each worker loaded its own side's files and its environment's only, before and after timing (4 checks of 2 workers)",
+        "each worker loaded its own side's files and its environment's only, after timing (4 checks of 2 workers)",
         "RuntimeError: invalid argument | grid (0, 1, 1)", "failed: error: no member named 'tile' in 'Params'",
         "the data show only: within 2.3 %", "residual", "not recorded", "GITHUB_TOKEN",
         "2 cells ran at the power limit", "rerun them with --protocol sustained",

@@ -58,6 +58,15 @@ def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
     assert [pace.seconds for pace in others] == [math.inf] * 2
 
 
+def test_an_epoch_on_a_noisy_cpu_is_longer_as_far_as_the_budget_has_room() -> None:
+    quiet, noisy = rounds_of(0.02, 20), rounds_of(0.5, 320)
+    wide = msgspec.structs.replace(SETTINGS, margin=5.0)
+    paces = [turns.pace("cpu", [2.5e6] * 2, [1e6] * 2, wide, room=room) for room in (0.0, 0.9, 99.0)]
+    assert [(pace.rounds, pace.most) for pace in paces] == [(20, 40), (20, 180), (20, 320)]
+    assert all(pace.enough(quiet) and not pace.enough(noisy) for pace in paces)
+    assert turns.pace("cuda", [2.5e6] * 2, [1e6] * 2, wide, room=99.0).most == 20
+
+
 @pytest.mark.parametrize("arms", [2, 3, 4])
 def test_every_arm_has_every_place_as_often(arms: int) -> None:
     """Long calls have one pair of rounds an epoch: the two in the middle are neighbours, and the outer ones are not."""

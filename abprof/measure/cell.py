@@ -50,7 +50,6 @@ _NO = "the workload's check says no"
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
 _BUSY, _TWICE = 0.02, 2  # share of the watches in which the GPU may be busy, and watches that must have found it so
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
-_Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process id, and its check of loaded files
 
 
 @dataclass
@@ -86,8 +85,9 @@ class CellTask:
     judge: Judge  # the clock whose times are judged
     check: bool = False  # whether to check outputs
     by_base: bool = False  # whether base's outputs are the only reference
-    usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
+    usual: Mapping[str, float] = field(default_factory=dict)  # arm -> median ns of a call in the last epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
+    room: float = 0.0  # seconds of turns for which the budget has room
 
 
 @dataclass
@@ -106,17 +106,9 @@ class ArmState:
         return self.opened is not None and self.outcome.status in {"ok", "wrong"}
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """The result of `measure_cell`."""
-
-    block: Block
-    calls: dict[str, float]  # arm -> ns of its warm call
-    crowded: bool  # whether the arms do not fit into memory together: then the block is not used
-
-
-def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> CellResult:
-    """Measure one cell in one epoch. `alone`: whether only one arm may be in memory at a time."""
+def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> tuple[Block, bool]:
+    """Measure one cell in one epoch. `alone`: whether only one arm may be in memory at a time. Return also whether the
+    arms do not fit into memory together: then the block is not used."""
     cell = CellSetup(pool, device, task, alone=alone)
     cell.open_all()
     crowded = cell.crowded and not alone and task.judge != "graph"
@@ -124,7 +116,6 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     device.watch(pool.factory.own.copy)
     device.bad_times()  # forget those before the turns
     outside = OutsideTurns(pool.workers() if task.options.untrusted else {})
-    proofs: _Proofs = {id: (pool.pid(id), proved) for id, proved in pool.prove().items()}
     pace, rounds = (
         turn_taking.alone() if alone else turn_taking.graphs() if task.judge == "graph" else turn_taking.all()
     )
@@ -136,7 +127,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     for _, state in cell.ready if (why := turn_taking.watched()) else ():
         if state.arm.worker != "base" and state.arm.worker not in STANDING_IN:
             cell.fail(state, "outside_turn", why)
-    _check_loaded(cell, len(rounds), proofs, rejected)
+    _check_loaded(cell, len(rounds), turn_taking.compiles, rejected)
     if not (alone or task.options.untrusted):  # there timed calls themselves were checked, on inputs that changed
         cell.check_again(len(rounds) * (pace.calls if pace else 0))
     pool.close()
@@ -148,8 +139,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
         rejected_why="; ".join(dict.fromkeys(rejected[number] for number in rejected)),
         alone=alone,
     )
-    calls = {state.arm.id: state.opened.call_ns for state in cell.states if state.opened is not None}
-    return CellResult(block, calls, crowded)
+    return block, crowded
 
 
 class CellSetup:
@@ -458,6 +448,9 @@ class _Turns:
         self.cell, self.task = cell, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
         self._watches: list[tuple[int, int]] = []  # ns of each watch, and ns of them in which the GPU was busy
+        self.compiles: dict[
+            int | None, int
+        ] = {}  # process id of a worker -> its compiled kernels before its first turn
 
     def all(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         """Measure with all arms in memory: each arm takes one turn in every round, until medians are precise enough."""
@@ -470,7 +463,7 @@ class _Turns:
         times: list[list[float]] = []
         cycles: list[list[float]] = []  # the verdict rests on times or cycles: whichever settles first ends the epoch
         seed = f"{self.task.options.seed}/{self.task.cell.id}"
-        for number, order in enumerate(turns.orders(len(ready), pace.rounds, seed, self.task.epoch)):
+        for number, order in enumerate(turns.orders(len(ready), pace.most, seed, self.task.epoch)):
             fresh = self.cell.seed + 1000 + number if pace.moves(number) else None
             takers = [ready[i] for i in order if ready[i][1].takes_turns]
             taken = [turn for i, state in takers if (turn := self._turn(i, state, pace, fresh)) is not None]
@@ -479,8 +472,7 @@ class _Turns:
             if len(row) == len(judged) and all(value > 0 for _, value, _ in row):
                 times.append([value for _, value, _ in row])
                 cycles += [[value * mhz for _, value, mhz in row]] if all(mhz > 0 for *_, mhz in row) else []
-            done = any(turns.settled(each, pace.wanted, pace.fewest) for each in (times, cycles))
-            done = done or pace.over(len(rounds), time.monotonic() - begin)
+            done = any(map(pace.enough, (times, cycles))) or pace.over(len(rounds), time.monotonic() - begin)
             if done or not any(state.takes_turns for _, state in ready):
                 break
         return pace, rounds
@@ -543,7 +535,7 @@ class _Turns:
         known = [(s.opened, s.captured) for s in ready if s.opened is not None]
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
-        pace = turns.pace(kind, calls, opens, task.options, timer)
+        pace = turns.pace(kind, calls, opens, task.options, timer, task.room)
         most = max(1, min(_MOST_KEPT, self.cell.fitting or _MOST_BYTES // max(1, self.cell.handed)))
         return dataclasses.replace(pace, calls=min(pace.calls, most)) if task.options.untrusted else pace
 
@@ -556,7 +548,8 @@ class _Turns:
         read: wire.Turned | None = self.cell.ask(state, request, at_reply)
         if read is None or state.outcome.status == "crash":
             return None
-        waited = self.cell.pool.worker(state.arm.worker).waited
+        worker = self.cell.pool.worker(state.arm.worker)
+        waited, _ = worker.waited, self.compiles.setdefault(worker.pid, read.compiles)
         if request.draw and not all(0 < one <= LONGEST_CALL for one in (read.value, read.wall)):
             self.cell.wrong(state, "its timer read an impossible time")  # a round without it could hide what is slow
             return None
@@ -590,22 +583,19 @@ def _uncaptured(states: Sequence[ArmState]) -> list[ArmState]:
     return [state for state in states if state.refused]
 
 
-def _check_loaded(cell: CellSetup, count: int, before: _Proofs, rejected: dict[int, str]) -> None:
-    """Fail arms whose workers loaded wrong files; reject all rounds if a kernel was compiled while they were timed."""
+def _check_loaded(cell: CellSetup, count: int, before: Mapping[int | None, int], rejected: dict[int, str]) -> None:
+    """Fail arms whose workers loaded wrong files; reject all rounds if a kernel was compiled while they were timed.
+    `before`: process id of a worker -> its compiled kernels before its first turn."""
     pool, proved = cell.pool, cell.pool.prove()
     for state in cell.states:
         if count and state.takes_turns and state.arm.worker not in proved:
             cell.fail(state, "crash", "its worker ended before it could prove what it had loaded")
     for id, after in proved.items():
-        pid, first = before.get(id, (None, None))
-        bad = next((p.reason for p in (first, after) if p is not None and not p.ok), "")
-        for state in cell.states if bad else ():
+        for state in cell.states if not after.ok else ():
             if state.arm.side == id and not state.arm.peer:
-                cell.fail(state, "crash", f"proof: {bad}")
-        # A worker that was started during the turns had compiled nothing before the turns.
-        earlier = first.compiles if first is not None and pid == pool.pid(id) else 0
+                cell.fail(state, "crash", f"proof: {after.reason}")
         # Code that may be hostile could claim that it compiled, and drop the epochs in which it was slow. A compile makes
         # one round longer, which the median does not show.
         claims = cell.task.options.untrusted and id != "base" and id not in STANDING_IN
-        if count and after.compiles > earlier and not claims:
+        if count and after.compiles > before.get(pool.pid(id), after.compiles) and not claims:
             rejected.update(dict.fromkeys(range(count), f"{id} compiled a kernel during timing"))

@@ -30,7 +30,7 @@ class _Known:
     epochs: Counter[str] = field(default_factory=Counter)  # cell -> epochs in which it was measured
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
-    calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
+    calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a call, last epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
     ahead: list[WorkerPool] = field(default_factory=list)  # of the next parts, which start before their turn
 
@@ -67,7 +67,7 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
             parts = _parts(plan, number, done)
             coming = [*parts[1:], *_following(plan, number, done)] if early else []
             for place, part in enumerate(parts):
-                for item in _package(plan, known, part, coming[place : place + _AHEAD]):
+                for item in _package(plan, known, part, coming[place : place + _AHEAD], budget):
                     if isinstance(item, Block):  # of turns, or of slices
                         spent[item.cell] = spent.get(item.cell, 0.0) + item.seconds
                         checks[item.cell] = item.check_seconds
@@ -143,11 +143,11 @@ def _pool(plan: Plan, known: _Known, part: _Part) -> WorkerPool:
     return plan.pool(part.cells[0].kernel, list(dict.fromkeys(ids)), part.epoch)
 
 
-def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) -> Iterator[Item]:
+def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part], budget: float) -> Iterator[Item]:
     """Measure a package's cells in one epoch, with --regime sustained also slices. The driver makes contexts one by one, so
     workers of the parts that are `coming` start whenever no turn is measured: of the next part before the turns, while
     this part's workers import and compile (not in the first epoch, whose result shall soon stand), of one more behind
-    the turns."""
+    the turns. `budget`: as `epochs`."""
     epoch, began = part.epoch, time.monotonic()
     pool = _pool(plan, known, part)
     present = set(pool.start_order)  # of those that started ahead, one may have hung since
@@ -174,6 +174,8 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) ->
                 by_base=load.checked == "sides",
                 usual=known.calls.get(cell.id, {}),
                 timeouts=known.timeouts,
+                # Large changes need no more than the first look; afterwards the budget has room for all looks.
+                room=budget / LOOKS[-1] / len(plan.cells) if known.epochs[cell.id] >= LOOKS[0] else 0.0,
             )
             if plan.device.kind == "cuda":
                 warming = time.monotonic()
@@ -181,19 +183,18 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) ->
                 known.starting += time.monotonic() - warming
             for other in known.ahead:
                 other.wait()
-            result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
-            if result.crowded:  # from now on one arm is in memory at a time
+            block, crowded = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
+            if crowded:  # from now on one arm is in memory at a time
                 known.crowded.add(cell.id)
-                result = measure_cell(pool, plan.device, task, alone=True)
-            for outcome in result.block.outcomes.values():
+                block, _ = measure_cell(pool, plan.device, task, alone=True)
+            for outcome in block.outcomes.values():
                 if outcome.status == "crash":
                     refuse_full_disk(outcome.reason, pool.factory.cache, pool.factory.logs)
-            known.calls.setdefault(cell.id, result.calls)
-            if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
+            known.calls.setdefault(cell.id, {}).update(block.call_ns)
+            if all(o.check is not None or o.status not in _LOST for o in block.outcomes.values()):
                 known.checked.add(cell.id)
-            block, options = result.block, task.options
             ran = [arm for arm in task.arms if block.outcomes[arm.id].status == "ok" and not block.alone]
-            if ran and options.regime == "sustained" and not options.quick and block.by_spans:
+            if ran and (task.options.regime, task.options.quick) == ("sustained", False) and block.by_spans:
                 yield slices(plan, pool, cell, ran, epoch)
             yield plan.labelled(block)
         _start_ahead(plan, known, coming[: len(known.ahead) + 1])

@@ -43,9 +43,7 @@ def follow_up(
     yield from _sustained(plan, before, first, end)
     profiled, usual = plan.to_profile(before), dict[str, dict[str, float]]()  # with its time a long call is made once
     for block in before:
-        usual.setdefault(block.cell, {}).update(
-            (block.arms[turn.arm], turn.value) for row in block.rounds for turn in row
-        )
+        usual.setdefault(block.cell, {}).update(block.call_ns)
     for pool, cell in _cells(plan, profiled, sorted({arm.side for arms in profiled.values() for arm in arms}), first):
         if time.monotonic() > until:
             break

@@ -34,13 +34,16 @@ CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's clock
 # Seconds of turns per arm, cell and epoch. Fresh processes differ, so many short epochs say more than few long ones, in the
 # same time (docs/MEASUREMENT.md). On a GPU these seconds include flushes of the L2, and empty launches beside short calls.
-_SECONDS = {"cuda": 0.05, "cpu": 0.10, "simulated": 0.05}
+_SECONDS = 0.05
 _QUICK = 3  # times as many seconds with --quick: a single epoch shows its own scatter
+# Times as many seconds, at least and at most, on a CPU that others load: there rounds scatter more than fresh processes.
+_NOISY = 2, 16
 _EARLY = 2  # rounds between re-allocations in the first `FEWEST` rounds, which then see four placements
 _EMPTIES = 8  # most empty launches of a turn: their median is known to some 30 ns, single readings scatter by 100 ns
 _MOST_CALLS = 1000  # most calls of a turn
 _MOST_RECORDED = 8  # most calls of a turn timed by CUPTI: each has its own reading, and takes the host some 0.3 ms
 _MARGIN_OVER_ERROR = 8.0  # the margin over the standard error at which an epoch's median is known well enough
+_LOOSE = 4.0  # times this error may remain after the usual rounds: more epochs then say more than more rounds
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Pace:
 
     timer: str
     calls: int  # per turn
-    rounds: int  # most rounds
+    rounds: int  # usual rounds
+    most: int  # most rounds, if the median is not known well after the usual ones
     fresh_every: int  # rounds between re-allocations of the inputs
     wanted: float  # standard error of a median log ratio at which the epoch has enough rounds
     fewest: int = FEWEST  # fewest rounds, however long they take
@@ -60,6 +64,11 @@ class Pace:
     def over(self, rounds: int, seconds: float) -> bool:
         """Whether the epoch may end after `rounds` rounds and `seconds` seconds."""
         return rounds >= self.fewest and rounds % 2 == 0 and seconds >= self.seconds
+
+    def enough(self, rounds: Sequence[Sequence[float]]) -> bool:
+        """Whether the epoch may end after `rounds`, each with the times of all arms in ns."""
+        error = self.wanted if len(rounds) < self.rounds else _LOOSE * self.wanted
+        return settled(rounds, error, self.fewest)
 
     def moves(self, number: int) -> bool:
         """Whether to re-allocate all arms' inputs before round `number` (0 is the first)."""
@@ -74,32 +83,34 @@ def timer_of(kind: str, judge: Judge) -> str:
     return {"graph": CUDA_GRAPH, "kernels": CUPTI}.get(judge, TIMER[kind])
 
 
-def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options: Options, timer: str = "") -> Pace:
+def pace(
+    kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options: Options, timer: str = "", room: float = 0.0
+) -> Pace:
     """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make.
 
-    `timer`: "" for the default of `kind`.
-    `options.precision` adds rounds on a CPU only: on a GPU, fresh processes differ more than the rounds of one process.
+    `timer`: "" for the default of `kind`. `room`: seconds of turns for which the budget has room, if rounds scatter on a
+    CPU. On a GPU fresh processes differ more than the rounds of one process.
     """
     narrowest = min(options.margin, options.precision or options.margin)
-    scale = 1.0 if kind == "cuda" else max(1.0, min(4.0, options.margin / narrowest))
     wanted = narrowest / 100 / _MARGIN_OVER_ERROR
     timer = timer or TIMER[kind]
     known = [ns for ns in call_ns if ns > 0]
     if not known:
-        return Pace(timer, 1, FEWEST, FEWEST, wanted)
+        return Pace(timer, 1, FEWEST, FEWEST, FEWEST, wanted)
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
     most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
     shared, calls = (
         max(1, min(most, math.ceil(shortest[kind] / max(min(known), 1.0))))
         for shortest in (_SHORTEST_TURN, _UNTRUSTED_TURN if options.untrusted else _SHORTEST_TURN)
     )
-    budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (_QUICK if options.quick else 1)
+    budget = _SECONDS * 1e9 * len(call_ns) * (_QUICK if options.quick else 1)
     fewest = fewest_rounds(kind, min(known), timer)
     fewest = max(fewest, _FEWEST_MIDDLE) if options.quick else fewest  # a single epoch shows its own scatter
-    rounds = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
+    rounds = max(fewest, min(MOST, round(budget / (together * calls))))
     if long and timer in _CLOCKED and not options.quick:
         rounds = 2 * fewest if narrowest < _TELL else fewest
     rounds += rounds % 2 if rounds > 1 else 0  # whole mirrored pairs; the next epoch mirrors a single round
+    noisy = min(max(room * 1e9, _NOISY[0] * budget), _NOISY[1] * budget) if kind == "cpu" else 0.0
     # Re-allocating, with an untimed call after it, may cost a fifth of the turns' time, and early as much as the turns.
     again, spent = sum(open_ns) + together, rounds * together * calls
     affordable = 0.2 * spent / max(again, 1.0)
@@ -107,6 +118,7 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options:
         timer=timer,
         calls=calls,
         rounds=rounds,
+        most=max(rounds, 2 * min(MOST // 2, int(noisy / (together * calls) / 2))),
         fresh_every=max(2, math.ceil(rounds / max(affordable, 1.0))),
         wanted=wanted,
         fewest=fewest,

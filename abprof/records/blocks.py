@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -105,6 +106,13 @@ class Block(Record, frozen=True, kw_only=True):
                     raise ValueError("a turn has an integer of more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
                     raise ValueError(f"round {number} has a time out of range, but is not marked as rejected")
+
+    @property
+    def call_ns(self) -> dict[str, float]:
+        """Return arm -> median ns of a call, of each arm that took turns."""
+        known = [turn for row in self.rounds for turn in row if 0 < turn.value <= LONGEST_CALL]
+        every = {arm: [turn.value for turn in known if turn.arm == place] for place, arm in enumerate(self.arms)}
+        return {arm: statistics.median(values) for arm, values in every.items() if values}
 
     @property
     def by_spans(self) -> bool:

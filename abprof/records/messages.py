@@ -423,6 +423,7 @@ class Turned:
     empty: float = 0.0  # ns of an empty launch by the same timer; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the calls; 0: unknown
     layouts: str = ""  # JSON: types and shapes of each call's outputs, in `Turn.outputs` one after the other
+    compiles: int = 0  # kernels compiled from Start until the turn
 
 
 @dataclass(frozen=True)

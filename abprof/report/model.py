@@ -210,7 +210,7 @@ def _proofs(run: Run) -> str:
         return f"{len(bad)} of {len(run.proofs)} failed; first: {first}"
     looks = f"{plural(sum(proof.looks for proof in run.proofs), 'check')} of {plural(len(run.proofs), 'worker')}"
     looks += f", {forked} of them forked" if (forked := sum(proof.forked for proof in run.proofs)) else ""
-    return f"each worker loaded its own side's files and its environment's only, before and after timing ({looks})"
+    return f"each worker loaded its own side's files and its environment's only, after timing ({looks})"
 
 
 def _epochs(every: Sequence[Measured]) -> str:

@@ -18,6 +18,7 @@ from abprof.worker.clocks import CudaClock, NotCaptured, clock, mean, shortest
 from abprof.worker.compiles import Watch
 from abprof.worker.faults import MissingPackage, running
 
+_WARM_AT_ONCE = 1e6  # ns of a call on a CPU whose time is known, and that one call warms up
 _LOADED = 1.5  # a first call that takes more usual times than this has loaded or compiled code
 
 
@@ -129,10 +130,10 @@ class Arms:
         return wire.Opened(call, took, peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Warm up an arm, whose first call took `first` ns. Repeat long calls (wire.LONG_CALL) at most once. Return the
+        """Warm up an arm, whose first call took `first` ns. Repeat long calls, and known ones, at most once. Return the
         ns of a warm call, and the ns that the host needs to enqueue a call (0: unknown)."""
         clock, usual = self.clock, arm.request.usual_ns
-        if usual >= (wire.MIDDLE_CALL if clock.kind == "cuda" else wire.LONG_CALL):
+        if usual >= (wire.MIDDLE_CALL if clock.kind == "cuda" else _WARM_AT_ONCE):
             loaded = first >= _LOADED * usual  # else the host cannot have taken twice as long as the device
             arm.wall = clock.wall(arm.op) if loaded else first
             return usual, clock.enqueued if loaded and usual < wire.LONG_CALL else 0.0
@@ -168,7 +169,7 @@ class Arms:
 
     def turn(self, request: wire.Turn) -> wire.Turned:
         """Time a turn: a number of calls of one arm. The device is idle before and after the turn."""
-        arm, clock, timer = self.opened[request.arm], self.clock, request.timer
+        arm, clock, timer, compiles = self.opened[request.arm], self.clock, request.timer, self.compiles.count
         if request.placement is not None:
             self.move(arm, request.placement)
         if timer == "cuda_graph" and arm.graph is None:
@@ -187,7 +188,7 @@ class Arms:
         end = time.monotonic_ns()
         host = clock.kind == "cpu" or timer == "wall_clock"
         empty = clock.empty(request.empties, cold=request.cold) if request.empties else 0.0
-        return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
+        return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz, compiles=compiles)
 
     def move(self, arm: Arm, placement: int) -> None:
         """Make the arm's inputs anew at other addresses, given by the seed `placement`, and call the operation once."""

@@ -199,7 +199,7 @@ class Worker:
             value = {"negative": -value, "zero": 0.0}.get(fault.word, value)
             value += fault.number(0) * 1e9 / args.calls if fault.word == "jump" else 0.0
         start, end = self.clock.advance(value * args.calls)
-        return wire.Turned(value=value, wall=value, start=start, end=end)
+        return wire.Turned(value=value, wall=value, start=start, end=end, compiles=self.compiles)
 
     def phases(self, args: wire.Phases, faults: list[Fault]) -> wire.Phased:
         arm, workload = self._arm(args.arm)
