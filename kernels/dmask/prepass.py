@@ -68,8 +68,9 @@ def entry(LIST, t, listed):
 def pairs(WORDS, tile, T: tl.constexpr, BY_KEY: tl.constexpr):
     """bool [T, T], queries by keys or, BY_KEY, keys by queries: which attend in tile number `tile` of WORDS."""
     at = tl.arange(0, T)
-    low = tl.load(WORDS + tile * 2 * T + at)
-    high = tl.load(WORDS + tile * 2 * T + T + at)
+    WORDS += tile.to(tl.int64) * 2 * T
+    low = tl.load(WORDS + at)
+    high = tl.load(WORDS + T + at)
     if BY_KEY:
         bits = tl.where(at[:, None] < 32, low[None, :], high[None, :]) >> (at % 32)[:, None]
     else:
