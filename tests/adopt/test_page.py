@@ -90,7 +90,7 @@ def test_the_pages_commands_run(tmp_path: Path, shape: Shape) -> None:
     repo.commit("another launch", {file: text.replace(before, after)})
     repo.checkout("main")
     assert [command[0] for command in shape.commands] == ["init", ".", "run", "main"]
-    env = {"ABPROF_DEVICE": "cpu", "ABPROF_PRESET": "smoke", "ABPROF_EPOCHS": "1", **shape.env}
+    env = {"ABPROF_DEVICE": "cpu", "ABPROF_PRESET": "smoke", **shape.env}
     for command in shape.commands:
         extra = [] if command[0] == "init" or "--dry-run" in command else ["--json"]
         done = abprof(*command, *extra, cwd=repo.path, home=tmp_path, **env)
