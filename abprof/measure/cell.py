@@ -448,9 +448,8 @@ class _Turns:
         self.cell, self.task = cell, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
         self._watches: list[tuple[int, int]] = []  # ns of each watch, and ns of them in which the GPU was busy
-        self.compiles: dict[
-            int | None, int
-        ] = {}  # process id of a worker -> its compiled kernels before its first turn
+        # Process id of a worker -> its compiled kernels before its first turn.
+        self.compiles: dict[int | None, int] = {}
 
     def all(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         """Measure with all arms in memory: each arm takes one turn in every round, until medians are precise enough."""

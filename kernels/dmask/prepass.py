@@ -89,14 +89,15 @@ def dmask_classify(MASK, TILES, COUNTS, WORDS, Sq, Sk, nq, nk, TILE: tl.constexp
     rows = line % nq * TILE + tl.arange(0, TILE)
     keys = chunk * (ACROSS * TILE) + tl.arange(0, ACROSS * TILE)
     at = (plane.to(tl.int64) * Sq + rows)[:, None] * Sk + keys[None, :]
-    seen = tl.load(MASK + at, mask=(rows < Sq)[:, None] & (keys < Sk)[None, :], other=0)
-    kept = tl.sum(tl.reshape(tl.sum(seen.to(tl.int32), 0), [ACROSS, TILE]), 1)
+    # True may be any byte but 0: `view` makes such masks.
+    seen = (tl.load(MASK + at, mask=(rows < Sq)[:, None] & (keys < Sk)[None, :], other=0) != 0).to(tl.int32)
+    kept = tl.sum(tl.reshape(tl.sum(seen, 0), [ACROSS, TILE]), 1)
     tiles = chunk * ACROSS + tl.arange(0, ACROSS)
     found = tl.where(kept == 0, 0, tl.where(kept == TILE * TILE, 2, 1))
     tl.store(TILES + line.to(tl.int64) * nk + tiles, found.to(tl.uint8), mask=tiles < nk)
     # 16 keys at a time, as one thread loads them: little-endian halves of the words.
     part = chunk * (4 * ACROSS) + tl.arange(0, 4 * ACROSS)
-    bits = tl.sum(tl.reshape(seen.to(tl.int32), [TILE, 4 * ACROSS, 16]) << tl.arange(0, 16)[None, None, :], 2)
+    bits = tl.sum(tl.reshape(seen, [TILE, 4 * ACROSS, 16]) << tl.arange(0, 16)[None, None, :], 2)
     word = (line.to(tl.int64) * nk * 2 + part // 2)[None, :] * TILE + tl.arange(0, TILE)[:, None]
     tl.store(WORDS + word * 2 + (part % 2)[None, :], bits.to(tl.int16), mask=(part < 4 * nk)[None, :])
     tl.atomic_add(COUNTS + plane * 2, tl.sum((kept > 0).to(tl.int64)), sem="relaxed")

@@ -7,7 +7,7 @@ and of V through one of NV; two consumer warpgroups (64 rows each) run the onlin
 the others has none. Outputs leave from buffers of their own, so the next rows' Q is loaded under this one's last product.
 
 Tiles are read through TMA at any row, so a slice may begin anywhere; a slice's last key tile ends at the slice's own
-end and hides the keys that the tile before it has already taken. No tile reads another slice's keys, so a NaN there
+end and hides the keys that the tile before them takes. No tile reads another slice's keys, so a NaN there
 cannot leak. That needs at least BN keys in the slice: `dispatch.py` sends shorter ones to the Triton kernels.
 """
 # ruff: noqa: RUF005 - the kernel language has no starred lists
@@ -118,7 +118,7 @@ def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_ful
 
 @gluon.jit
 def _hide(qk, i, k0, k_last, limit, BN: gl.constexpr, L: gl.constexpr):
-    """The scores of tile i with keys hidden that lie past the row's limit or were taken by an earlier tile."""
+    """The scores of tile i with keys hidden that lie past the row's limit or belong to the tile before."""
     lowest = k0 + i * BN
     cols = gl.arange(0, BN, gl.SliceLayout(0, L))[None, :]
     if lowest > k_last:
