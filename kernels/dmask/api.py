@@ -24,9 +24,8 @@ def masked_attention(
     on one CUDA device.
 
     Returns out [B, Sq, Hq, D] in the inputs' dtype. A row that sees no key has out = 0 and gets and gives no gradient.
-    Differentiable in q, k and v, once; the same inputs give the same bits, forward and backward. Nothing is
-    copied to the host. Values in what is masked must
-    be finite: a tile that is visited is multiplied whole.
+    Differentiable in q, k and v, once; the same inputs give the same bits, forward and backward. Nothing is copied to the
+    host. Values in what is masked must be finite: a tile that is visited is multiplied whole.
 
     Raises ValueError (one line) on bad arguments, NotImplementedError on a device, dtype or head dimension that is
     not there.

@@ -2,9 +2,9 @@
 
 Two kernels, nothing copied to the host. `dmask_classify` reads the mask once, gives every TILE x TILE tile a class and
 every plane (a batch entry's and head's own mask) its counts, and packs the mask into words of bits, an eighth of its
-bytes, which the other kernels read in its place. `dmask_lists` makes lists of
-the classes: of each row of tiles for the forward and dQ, of each column for dK and dV. A list names the full tiles
-first, then the partial ones, both ascending, so the order of every sum is fixed.
+bytes, which the other kernels read in its place. `dmask_lists` makes lists of the classes: of each row of tiles for the
+forward and dQ, of each column for dK and dV. A list names the full tiles first, then the partial ones, both ascending, so
+the order of every sum is fixed.
 """
 
 from __future__ import annotations

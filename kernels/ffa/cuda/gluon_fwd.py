@@ -226,12 +226,12 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
         pb = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, LO, 2))
         if n > 1:
             mbarrier.wait(k_full.index((c + 1) % NB), ((c + 1) // NB) & 1)
-        whole = gl.maximum(n - n_whole, 1)
+        masked = gl.maximum(n - n_whole, 1)  # tiles with a mask, the first of all among them
         if MASK and KB == 0:
-            for i in range(1, whole):
+            for i in range(1, masked):
                 acc, pb, m_i, l_i = _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty,
                                           s, k0, k_last, limit, BN, NB, NV, True, L, LO)  # fmt: skip
-        for i in range(whole, n):
+        for i in range(masked, n):
             acc, pb, m_i, l_i = _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty,
                                       s, k0, k_last, limit, BN, NB, NV, False, L, LO)  # fmt: skip
         mbarrier.arrive(q_empty.index(CID), count=1)
