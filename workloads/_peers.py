@@ -109,13 +109,12 @@ def _sdpa(name: str, problem: Problem) -> Attend:
 # ---------------------------------------------------------------- flex_attention
 
 
-def flex(mask: Any, device: torch.device, name: str, *, scale: float | None = None, autotune: bool = False) -> Attend:
+def flex(mask: Any, device: torch.device, name: str, *, scale: float | None = None) -> Attend:
     """The peer of FLEX under a BlockMask, or None for full attention; as a function of [B, H, N, D].
 
-    `autotune` lets the compiler try tile sizes; without it blocks below 128 have a forward alone. A case that it cannot
-    compile is Unsupported.
+    Blocks below 128 have a forward alone. A case that it cannot compile is Unsupported.
     """
-    compiled, options = compiled_flex(device, name, autotune), FLEX[name]
+    compiled, options = compiled_flex(device, name), FLEX[name]
     if mask is not None and min(mask.BLOCK_SIZE) < 128 and name != "flex_flash":
         options = options | {"fwd_BLOCK_M": min(mask.BLOCK_SIZE[0], 128), "fwd_BLOCK_N": min(mask.BLOCK_SIZE[1], 64)}
 
@@ -134,7 +133,7 @@ def flex(mask: Any, device: torch.device, name: str, *, scale: float | None = No
 
 
 @functools.cache
-def compiled_flex(device: torch.device, name: str, autotune: bool = False) -> Callable[..., Any]:
+def compiled_flex(device: torch.device, name: str) -> Callable[..., Any]:
     """flex_attention through torch.compile, one graph for each case. Raises Unsupported where the peer is not there."""
     _on_gpu("compiled flex_attention", device)
     if name == "flex_flash":
@@ -147,8 +146,7 @@ def compiled_flex(device: torch.device, name: str, autotune: bool = False) -> Ca
     dynamo.recompile_limit = max(dynamo.recompile_limit, 1000)
     dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 10000)
     functorch.donated_buffer = False  # gradients are taken of one graph many times
-    mode = "max-autotune-no-cudagraphs" if autotune else None
-    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False, mode=mode)
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
     return compiled
 
 

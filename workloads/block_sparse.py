@@ -159,17 +159,18 @@ def work(case: Mapping[str, Any]) -> Work:
 
 
 def _flex(name: str, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
-    """Compiled flex_attention under the same lists; it tries tile sizes where its usual ones do not fit the blocks."""
+    """Compiled flex_attention under the same lists."""
     lists, group = (inputs["kv_num"], inputs["kv_indices"]), case["nhq"] // case["nhk"]
-    blocks = (case["q_block_size"], case["k_block_size"])
-    small = case["direction"] == "bwd" and min(blocks) < 128
-    device = inputs["q"].device
-    _peers.compiled_flex(device, name, small)  # says at once where there is none: the mask takes time
-    if small and name == "flex_flash":
-        raise Unsupported("FlashAttention-4's backward takes blocks of 128 on")
+    blocks, device = (case["q_block_size"], case["k_block_size"]), inputs["q"].device
+    _peers.compiled_flex(device, name)  # says at once where there is none: the mask takes time
+    if case["direction"] == "bwd" and min(blocks) < 128:
+        raise Unsupported(
+            "FlashAttention-4's backward takes blocks of 128 on"
+            if name == "flex_flash"
+            else "flex_attention's backward has no tile for blocks below 128 unless torch tries all, for minutes"
+        )
     mask = _peers.block_mask(*lists, *blocks, case["seqlen"], group)
-    attend = _peers.flex(mask, device, name, autotune=small)
-    return _attention.operation(case, inputs, _peers.tokens_first(attend))
+    return _attention.operation(case, inputs, _peers.tokens_first(_peers.flex(mask, device, name)))
 
 
 PEERS = {name: partial(_flex, name) for name in _peers.FLEX}

@@ -138,7 +138,7 @@ def gluon_backward(
     items, list_len, q_block, k_block = _key_work(work, rows, keys, q.device)
     if items is None:
         return ()
-    split = plan.split(items, kv_heads, processors)
+    split = plan.split(items, kv_heads, heads // kv_heads, processors)
     whole, cuts = (split.whole, split.pieces) if split else (items.count * kv_heads, 1)
     slots = split.tail * split.pieces if split else 0
     parts = q.new_empty((slots, 2, keys, dim), dtype=torch.float32) if split else stats[0]

@@ -1,0 +1,77 @@
+"""`python -m tests.benchmarks.sustained [--seconds S] CASE...`: ffa and its peers on a GPU at its power limit.
+
+CASE: MASK:DIRECTION:TOKENS:QUERY_HEADS:KEY_HEADS, e.g. causal:bwd:8192:64:8 (bfloat16, heads of 128). One call of each in
+random order, without pauses; medians after a warm-up as long.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from abprof.kit import Unsupported
+from kernels import ffa
+from workloads import dense
+
+_BATCH = 10  # rounds between two waits for the GPU, so that it never idles
+
+
+def calls(case: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    given = dense.inputs(case, torch.device("cuda"), seed=1)
+    yield "ffa", dense.prepare(ffa, None, case, given).call
+    for peer in ("fa4", "fa3", "sdpa"):
+        try:
+            call = dense.PEERS[peer](case, given).call
+            call()
+        except Unsupported:
+            continue
+        yield peer, call
+
+
+def rounds(ops: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each call."""
+    found, end, rng = {name: list[float]() for name in ops}, time.monotonic() + seconds, random.Random(1)
+    while time.monotonic() < end:
+        timed = []
+        for _ in range(_BATCH):
+            for name in rng.sample(sorted(ops), len(ops)):
+                start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                ops[name]()
+                stop.record()
+                timed.append((name, start, stop))
+        torch.cuda.synchronize()
+        for name, start, stop in timed:
+            found[name].append(start.elapsed_time(stop))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("cases", nargs="+")
+    given = parser.parse_args()
+    for text in given.cases:
+        mask, direction, *numbers = text.split(":")
+        tokens, queries, keys = map(int, numbers)
+        heads = {"nhq": queries, "nhk": keys, "hd": 128, "dtype": "bf16"}
+        case = {"mask_type": mask, "direction": direction, "seqlen": tokens, **heads}
+        ops = dict(calls(case))
+        rounds(ops, given.seconds)
+        found = rounds(ops, given.seconds)
+        times = {name: statistics.median(values) for name, values in found.items()}
+        best = min(ms for name, ms in times.items() if name != "ffa")
+        flops = dense.work(case).flops
+        shown = " ".join(f"{name} {flops / ms / 1e9:.0f}" for name, ms in times.items())
+        print(
+            f"{text}: {shown} TFLOP/s; ffa {best / times['ffa']:.3f}x of the best; {len(found['ffa'])} rounds",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
