@@ -20,6 +20,7 @@ from ..schedule import CAUSAL, Range, Slices
 
 # The diagonal of a full slice: row i sees keys up to i + OPEN, that is all. Row + OPEN stays below 2**31.
 OPEN = 2**29
+MOST_PIECES = 8  # of an item, where those of all take more than a wave: more share too little of the L2 cache
 L2_BYTES = 32 * 2**20  # what a group of heads may occupy of the L2 cache (H200: 60 MB, in two halves)
 ITEM_KEYS = 192  # keys in whose time a forward program begins and ends an item
 PIECE_TILES = 8  # in whose time a piece of an item loads its keys, writes two float32 tiles, and these are added up
@@ -159,11 +160,13 @@ def split(items: Items, heads: int, group: int, processors: int) -> Split | None
     if not items.tiles or not processors:
         return None
     tail = items.count * heads % processors
+    if not tail:
+        return None
 
     def end(pieces: int) -> float:
         return -(-tail * pieces // processors) * (items.tiles * group / pieces + PIECE_TILES)
 
-    pieces = min(range(1, items.tiles + 1), key=end)
+    pieces = min(range(1, min(items.tiles, max(processors // tail, MOST_PIECES)) + 1), key=end)
     return Split(items.count * heads - tail, tail, pieces) if pieces > 1 else None
 
 
