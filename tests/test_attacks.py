@@ -19,7 +19,7 @@ ON_GPU = {file.stem: file for file in sorted((ATTACKS / "gpu").glob("*.py"))}
 # Do the work where inputs change, or where they are stopped outside their turns, so they may be `same`: and the one that is
 # slow in half of its epochs, in one of 16 runs of four epochs.
 WORKS = {"memo_by_version", "memo_by_sample", "stray_b", "slow_epochs_dropped"}
-FAMILIES = [  # but those of tests/test_bot_command.py
+FAMILIES = [  # call_count and clock_at_a_quarter are in tests/test_bot_command.py
     "background_thread", "broadcast", "lazy_subclass", "memo_by_address", "turns_read_zero", "rewritten_source",
     "hog_by_unreaped_children", "calls_as_one_batch", "work_after_the_reply",
 ]  # fmt: skip
@@ -77,11 +77,11 @@ def on_gpu(names: list[str]) -> bool:
     return bool({*names} & ON_GPU.keys())
 
 
-def measured(folder: Path, names: list[str], *options: str, epochs: int = 4) -> Done:
+def measured(folder: Path, names: list[str], *options: str) -> Done:
     """Compare the attacks with honest base in one run."""
     repo = attacked(folder / "repo", names)
     device = "cuda" if on_gpu(names) else "cpu"
-    asked = ("--device", device, "--no-peers", "--epochs", str(epochs), "--timeout", "30s", "--budget", "60m", "--json")
+    asked = ("--device", device, "--no-peers", "--epochs", "4", "--timeout", "30s", "--budget", "60m", "--json")
     done = abprof_afresh("main", "attack", *asked, *options, cwd=repo.path, home=folder / "home", OMP_NUM_THREADS="1")
     assert done.code in (0, 1, 4), done.err
     return done
@@ -107,8 +107,7 @@ def answers(done: Done) -> dict[str, tuple[str, str]]:
     ],
 )
 def test_no_attack_gets_a_speed(tmp_path: Path, names: list[str]) -> None:
-    # The first look, after three epochs, finds large changes.
-    found = answers(measured(tmp_path, names, "--untrusted", epochs=3 if names is FAMILIES else 4))
+    found = answers(measured(tmp_path, names, "--untrusted"))
     assert found.keys() == {*names, "honest"}
     assert found["honest"][0] in {"same", "unclear"}, found["honest"]
     passed = {name: answer for name, answer in found.items() if answer[0] in SPEED and name not in {"honest", *WORKS}}

@@ -247,7 +247,7 @@ def test_a_cheating_pull_request_gets_no_speed(hub, tmp_path):
     """The workflow from its measuring job to the comment, with real processes."""
     repo = attacked(tmp_path / "repo", ["call_count", "clock_at_a_quarter"])
     base, target = (repo.git("rev-parse", name).strip() for name in ("main", "attack"))
-    environment = working_environment(tmp_path, {"OMP_NUM_THREADS": "1", "ABPROF_DEVICE": "cpu", "ABPROF_EPOCHS": "3"})
+    environment = working_environment(tmp_path, {"OMP_NUM_THREADS": "1", "ABPROF_DEVICE": "cpu", "ABPROF_EPOCHS": "4"})
     done = measuring_job(tmp_path, repo.path, environment | {"BASE": base, "TARGET": target})
     assert done.returncode == 0, done.stderr
     (tmp_path / "event.json").write_text(json.dumps(event(f"/abprof {target}")))

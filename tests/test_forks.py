@@ -248,6 +248,24 @@ def test_a_worker_forked_in_a_sandbox_dies_and_hangs_as_a_fresh_one_and_cannot_c
     assert running() == server
 
 
+def test_servers_have_settled_once_they_use_no_cpu_time(argv: list[str], tmp_path: Path) -> None:
+    servers = ForkServers(dict(os.environ), tmp_path, tmp_path / "forks.log")
+    try:
+        servers.settle(60)  # there are none
+        server = servers.server(argv, 1)
+        assert server is not None
+        worker(
+            argv, tmp_path / "a", server
+        ).stop()  # it has imported torch, and goes on to import what first calls need
+        servers.settle(60)
+        used = server.cpu_ns
+        time.sleep(0.3)
+        assert 5e8 < used <= server.cpu_ns < used + 1e8
+    finally:
+        servers.close()
+    assert server.cpu_ns == 0
+
+
 @needs_sandbox
 def test_a_sandbox_is_stopped_while_its_worker_has_no_request(
     contained: Contained, servers: ForkServers, tmp_path: Path

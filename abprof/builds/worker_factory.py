@@ -7,7 +7,6 @@ of abprof's installation, nor an abprof/ folder of the branch under test.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import secrets
 import shutil
@@ -35,7 +34,7 @@ _SERVERS = 3  # fork servers per interpreter, or per sandbox
 # Of a run, which then ends one that is not in use: each server takes some 200 MB.
 _MOST_SERVERS = max(12, min(48, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 32))
 _CORES_EACH = 2  # cores that a fork server uses while it imports torch
-_LOOK, _SETTLE = 0.1, 30.0  # seconds between two looks at their CPU time, and most seconds until they are idle
+_LOOK, _IDLE = 0.1, 1e7  # seconds between two looks at their CPU time; ns that idle servers may use in between
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
 _RUN = """import gc, os, sys
@@ -157,10 +156,11 @@ class ForkServers:
         for number in range(_SERVERS):
             self.server(argv, number + 1)
 
-    def settle(self) -> None:
-        """Wait until the fork servers no longer import: beside that, calls on a CPU take several times as long."""
-        before, end = -math.inf, time.monotonic() + _SETTLE
-        while (used := sum(server.cpu_ns for server in self._servers.values())) > before + 1e8 * _LOOK:
+    def settle(self, most: float) -> None:
+        """Wait until the fork servers use no CPU time, that is until they have imported, `most` seconds at most. Beside
+        their imports, calls on a CPU take several times as long."""
+        before, end = 0.0, time.monotonic() + most
+        while (used := sum(server.cpu_ns for server in self._servers.values())) > before + _IDLE:
             if time.monotonic() > end:
                 return
             before = used

@@ -55,9 +55,9 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
     # On a CPU there are no contexts to wait for. Workers that start ahead have not loaded code under test.
     early = plan.device.kind != "cpu" and not quick
-    if plan.device.kind == "cpu" and not quick:
-        plan.factory.forks.settle()
     try:
+        if plan.device.kind == "cpu" and not quick:
+            plan.factory.forks.settle(most=budget / 10)
         while todo:
             start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
             if number > first:

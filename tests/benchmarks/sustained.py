@@ -61,6 +61,8 @@ def main() -> None:
         heads = {"nhq": queries, "nhk": keys, "hd": 128, "dtype": "bf16"}
         case = {"mask_type": mask, "direction": direction, "seqlen": tokens, **heads}
         ops = dict(calls(case))
+        if len(ops) < 2:
+            parser.error(f"{text}: no peer is installed that can do it")
         rounds(ops, given.seconds)
         found = rounds(ops, given.seconds)
         times = {name: statistics.median(values) for name, values in found.items()}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels import ffa
-from kernels.ffa.schedule import CAUSAL, Options, UnsupportedOption
+from kernels.ffa.schedule import CAUSAL, FULL, Options, UnsupportedOption
 from tests.kernels import ffa_cases as cases
 
 
@@ -149,6 +149,25 @@ def test_the_backward_keeps_its_products_in_flight(tmp_path):
         assert found["WARPGROUP.DEPBAR.LE"] <= 2 * 8, label
         assert found.get("LDL", 0) + found.get("STL", 0) < 60, label
         assert found["UTMAREDG"] == 2, label
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heads", "cut"),
+    [(16384, (64, 8), (924, 100, 5)), (8192, (64, 64), (4092, 4, 33)), (8192, (64, 8), None), (8448, (8, 2), None),
+     (256, (8, 8), None)],
+)  # fmt: skip
+def test_the_last_wave_of_a_full_backward_is_cut_where_that_ends_sooner(tokens, heads, cut):
+    """On 132 multiprocessors: 1,024 programs in pieces; four alone, in many; 512, whose last wave is almost full; 132; 16
+    too short to be cut."""
+    pytest.importorskip("triton")
+    from kernels.ffa.cuda import plan
+
+    everything = [(0, tokens)]
+    items = plan.key_items(
+        cases.slices(everything, everything, [FULL], tokens, tokens), 128, 64, torch.device("cpu"), plan.Part("bwd")
+    )
+    found = plan.split(items, heads[1], heads[0] // heads[1], 132)
+    assert found == (cut and plan.Split(*cut))
 
 
 def test_phases_are_marked():

@@ -83,7 +83,7 @@ def test_cell_is_right(name: str, one: dict[str, Any]) -> None:
 def may_be_unsupported(name: str, one: dict[str, Any], peer: str) -> bool:
     documents = str(one.get("mask_type")).startswith("varlen")
     installed = peer in ("fa3", "fa4", "flex_flash")
-    small = one.get("q_block_size", 128) < 128 and one["direction"] == "bwd"
+    small = min(one.get("q_block_size", 128), one.get("k_block_size", 128)) < 128 and one["direction"] == "bwd"
     return name in ("dynamic_mask", "memory_traffic") or installed or small or (documents and peer.startswith("sdpa"))
 
 

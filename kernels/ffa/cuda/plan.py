@@ -20,7 +20,7 @@ from ..schedule import CAUSAL, Range, Slices
 
 # The diagonal of a full slice: row i sees keys up to i + OPEN, that is all. Row + OPEN stays below 2**31.
 OPEN = 2**29
-MOST_PIECES = 8  # of an item, where those of all take more than a wave: more share too little of the L2 cache
+MOST_PIECES = 8  # of an item, where all pieces are more than one wave; with more they share too little of the L2 cache
 L2_BYTES = 32 * 2**20  # what a group of heads may occupy of the L2 cache (H200: 60 MB, in two halves)
 ITEM_KEYS = 192  # keys in whose time a forward program begins and ends an item
 PIECE_TILES = 8  # in whose time a piece of an item loads its keys, writes two float32 tiles, and these are added up
@@ -155,19 +155,19 @@ def block_items(num: torch.Tensor, indices: torch.Tensor, length: int, block: in
 def split(items: Items, heads: int, group: int, processors: int) -> Split | None:
     """How to fill the last wave of a launch of items x heads programs, one a multiprocessor at a time: with the pieces
     that end soonest; None where whole items do, or cannot be cut. `group`: query heads of a head, whose tiles a program
-    takes. 1,024 programs on 132 multiprocessors take eight waves; with the last 100 cut into nine each, 7.8.
+    takes. 1,024 programs on 132 multiprocessors take eight waves; with the last 100 cut into five each, 7.8.
     """
-    if not items.tiles or not processors:
-        return None
-    tail = items.count * heads % processors
-    if not tail:
-        return None
-
-    def end(pieces: int) -> float:
-        return -(-tail * pieces // processors) * (items.tiles * group / pieces + PIECE_TILES)
-
-    pieces = min(range(1, min(items.tiles, max(processors // tail, MOST_PIECES)) + 1), key=end)
+    tail = items.count * heads % processors if items.tiles and processors else 0
+    pieces = _soonest(tail, items.tiles, group, processors) if tail else 1
     return Split(items.count * heads - tail, tail, pieces) if pieces > 1 else None
+
+
+@lru_cache(maxsize=256)
+def _soonest(tail: int, tiles: int, group: int, processors: int) -> int:
+    def end(pieces: int) -> float:
+        return -(-tail * pieces // processors) * (tiles * group / pieces + (PIECE_TILES if pieces > 1 else 0))
+
+    return min(range(1, min(tiles, max(processors // tail, MOST_PIECES)) + 1), key=end)
 
 
 def processors(device: torch.device) -> int:
