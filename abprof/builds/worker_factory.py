@@ -151,10 +151,9 @@ class ForkServers:
         self._with_package.clear()
         self._servers.clear()
 
-    def start(self, argv: Sequence[str], options: Options) -> None:
-        """Start the fork servers for `argv` that the epochs of `options` take, without waiting for them."""
-        epochs = 1 if options.quick else options.epochs or _SERVERS
-        for number in range(min(epochs, _SERVERS)):
+    def start(self, argv: Sequence[str]) -> None:
+        """Start the fork servers for `argv` without waiting for them."""
+        for number in range(_SERVERS):
             self.server(argv, number + 1)
 
     def settle(self, most: float) -> None:

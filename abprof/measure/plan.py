@@ -85,7 +85,7 @@ class Plan:
         source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
         factory = _factory(place, trees, files, logs)
         if factory.forks.plenty and not dry:  # elsewhere they take the cores of the discovery's worker
-            factory.forks.start(factory.argv("base"), place.options)
+            factory.forks.start(factory.argv("base"))
         found, chains, ceilings = _discovered(place, factory, digest, dry=dry)
         factory, notes = _contained(place, factory, chains, dry=dry)
         if not (continued and continued.part):
@@ -389,7 +389,7 @@ def _contained(
     if dry:
         factory.end_judge()
     elif factory.sandbox is None:
-        factory.forks.start(factory.argv("base"), options)
+        factory.forks.start(factory.argv("base"))
     return dataclasses.replace(factory, toolchain={side: chain.versions for side, chain in chains.items()}), notes
 
 
