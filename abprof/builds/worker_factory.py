@@ -34,7 +34,7 @@ _SERVERS = 3  # fork servers per interpreter, or per sandbox
 # Of a run, which then ends one that is not in use: each server takes some 200 MB.
 _MOST_SERVERS = max(12, min(48, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 32))
 _CORES_EACH = 2  # cores that a fork server uses while it imports torch
-_LOOK, _IDLE = 0.1, 1e7  # seconds between two looks at their CPU time; ns that idle servers may use in between
+_LOOK, _IDLE = 0.1, 0.02  # seconds between two looks at the servers; CPU seconds of all between, if they are idle
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
 _RUN = """import gc, os, sys
@@ -160,7 +160,7 @@ class ForkServers:
         """Wait until the fork servers use no CPU time, that is until they have imported, `most` seconds at most. Beside
         their imports, calls on a CPU take several times as long."""
         before, end = 0.0, time.monotonic() + most
-        while (used := sum(server.cpu_ns for server in self._servers.values())) > before + _IDLE:
+        while (used := sum(server.cpu_seconds for server in self._servers.values())) > before + _IDLE:
             if time.monotonic() > end:
                 return
             before = used

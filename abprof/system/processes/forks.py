@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE
@@ -131,11 +132,12 @@ class ForkServer:
         return bool(self._forks)
 
     @property
-    def cpu_ns(self) -> int:
-        """The CPU time that the server has used, in ns; 0 once it has ended."""
-        with contextlib.suppress(OSError):
-            return time.clock_gettime_ns(-8 * self._process.pid - 6)  # another process's clock: clock_getcpuclockid(3)
-        return 0
+    def cpu_seconds(self) -> float:
+        """The CPU time that the server has used; 0 once it has ended."""
+        with contextlib.suppress(psutil.Error):
+            used = psutil.Process(self._process.pid).cpu_times()
+            return float(used.user + used.system)
+        return 0.0
 
     @property
     def alive(self) -> bool:
