@@ -11,7 +11,6 @@ from .plan import long_slices
 
 DTYPES = (torch.bfloat16, torch.float16)
 HEAD_DIMS = (64, 128)
-FWD_TILE = (128, 128)  # queries, keys of a Gluon forward CTA
 BWD_TILE = (64, 128)  # queries, keys of a Gluon backward CTA
 
 
@@ -83,9 +82,15 @@ def _unmet(direction: str, q: torch.Tensor, schedule: Schedule, scale: float) ->
     return _unmet_by_blocks(direction, schedule) if isinstance(schedule, Blocks) else ""
 
 
+def forward_tile(schedule: Schedule) -> tuple[int, int]:
+    """Queries and keys of a Gluon forward CTA's tile."""
+    rows = 64 if isinstance(schedule, Blocks) and schedule.q_block == 64 else 128
+    return rows, 64 if isinstance(schedule, Blocks) and (rows == 64 or schedule.k_block % 128) else 128
+
+
 def _unmet_by_blocks(direction: str, schedule: Blocks) -> str:
-    rows, keys = FWD_TILE if direction == "fwd" else BWD_TILE
-    tile = (128, 128)  # of queries and keys: what "64 rows at a time" is part of
+    rows, keys = forward_tile(schedule) if direction == "fwd" else BWD_TILE
+    tile = (rows, keys) if direction == "fwd" else (128, 128)  # what "64 rows at a time" is part of
     if schedule.options.ref_block not in (None, tile):
         return f"the compute tile is given as {schedule.options.ref_block}"
     if (schedule.q_block != rows) if direction == "fwd" else (schedule.q_block % rows):

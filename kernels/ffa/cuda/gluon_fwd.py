@@ -1,10 +1,11 @@
 """Attention forward for Hopper in Gluon: warp-specialised, TMA loads, asynchronous wgmma.
 
-A CTA computes 128 query rows of one head after the other. A producer warp streams tiles of K through a ring of NB buffers
-and of V through one of NV; two consumer warpgroups (64 rows each) run the online softmax of FlashAttention (Dao, arXiv
-2307.08691) in base 2, with the P·V product of a tile left in flight under the next tile's Q·Kᵀ and softmax (arXiv
-2407.08608, section 3.2). Tiles go from the last keys to the first: those that need a mask come first, and the loop over
-the others has none. Outputs leave from buffers of their own, so the next rows' Q is loaded under this one's last product.
+A CTA computes 64 * NC query rows of one head after the other. A producer warp streams tiles of K through a ring of NB
+buffers and of V through one of NV; NC consumer warpgroups (64 rows each; one for blocks of 64 queries, else two) run the
+online softmax of FlashAttention (Dao, arXiv 2307.08691) in base 2, with the P·V product of a tile left in flight under
+the next tile's Q·Kᵀ and softmax (arXiv 2407.08608, section 3.2). Tiles go from the last keys to the first: those that
+need a mask come first, and the loop over the others has none. Outputs leave from buffers of their own, so the next rows'
+Q is loaded under this one's last product.
 
 Tiles are read through TMA at any row, so a slice may begin anywhere; a slice's last key tile ends at the slice's own
 end and hides the keys that the tile before them takes. No tile reads another slice's keys, so a NaN there
@@ -57,7 +58,7 @@ def _tile_start(IDX, i, k0, k_last, BN: gl.constexpr, KB: gl.constexpr):
 
 
 @gluon.jit
-def _item(WORK, IDX, number, n_items, Sq, H, group, list_len, BN: gl.constexpr, KB: gl.constexpr):
+def _item(WORK, IDX, number, n_items, Sq, H, group, list_len, BN: gl.constexpr, KB: gl.constexpr, NC: gl.constexpr):
     """(head, list, q0, q1, k0, k_end, k_last, off, n) of a piece of work; n: its tiles of keys."""
     item = number // H
     head = number % H
@@ -67,13 +68,13 @@ def _item(WORK, IDX, number, n_items, Sq, H, group, list_len, BN: gl.constexpr, 
         k0 = gl.load(WORK + item * 5 + 2)
         k1 = gl.load(WORK + item * 5 + 3)
         off = gl.load(WORK + item * 5 + 4)
-        k_end = gl.maximum(gl.minimum(k1, gl.minimum(q0 + 128, q1) + off), k0)
+        k_end = gl.maximum(gl.minimum(k1, gl.minimum(q0 + 64 * NC, q1) + off), k0)
         k_last = gl.maximum(k1 - BN, 0)
         n = gl.maximum(gl.cdiv(k_end - k0, BN), 1)
         lists = IDX
     else:
         kv_head = head // group
-        q0 = item * 128
+        q0 = item * 64 * NC
         q1 = Sq
         k0 = 0
         off = 0x20000000
@@ -88,11 +89,12 @@ def _item(WORK, IDX, number, n_items, Sq, H, group, list_len, BN: gl.constexpr, 
 @gluon.jit
 def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER, first, end,
               n_items, Sq, H, group, list_len,
-              BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+              BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, KB: gl.constexpr,
+              NC: gl.constexpr):  # fmt: skip
     c = first * 0  # tiles of keys so far
     for j in range(first, end):
         head, lists, q0, _q1, k0, _k_end, k_last, _off, n = _item(
-            WORK, IDX, gl.load(ORDER + j), n_items, Sq, H, group, list_len, BN, KB
+            WORK, IDX, gl.load(ORDER + j), n_items, Sq, H, group, list_len, BN, KB, NC
         )
         q_col = head * D
         k_col = head // group * D
@@ -106,7 +108,7 @@ def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_ful
             mbarrier.expect(k_full.index(b), dk.block_type.nbytes)
             async_load(dk, [row, k_col], k_full.index(b), k_s.index(b))
             if i == 0:
-                for g in gl.static_range(2):
+                for g in gl.static_range(NC):
                     mbarrier.wait(q_empty.index(g), ((j - first) & 1) ^ 1)
                     mbarrier.expect(q_full.index(g), dq.block_type.nbytes)
                     async_load(dq, [q0 + g * 64, q_col], q_full.index(g), q_s.index(g))
@@ -190,7 +192,8 @@ def _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_em
 @gluon.jit
 def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
               first, end, n_items, Sq, H, group, list_len, s, CID: gl.constexpr, BN: gl.constexpr,
-              D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+              D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr,
+              NC: gl.constexpr):  # fmt: skip
     BM: gl.constexpr = 64
     L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     LO: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -201,7 +204,7 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
     c = first * 0  # tiles of keys so far
     for j in range(first, end):
         head, _lists, q0, q1, k0, k_end, k_last, off, n = _item(
-            WORK, IDX, gl.load(ORDER + j), n_items, Sq, H, group, list_len, BN, KB
+            WORK, IDX, gl.load(ORDER + j), n_items, Sq, H, group, list_len, BN, KB, NC
         )
         q_col = head * D
         row0 = q0 + CID * BM
@@ -268,51 +271,61 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
 @gluon.jit(do_not_specialize=["n_items", "Sq", "H", "group", "list_len"])
 def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items, Sq, H, group,
             list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr,
-            KB: gl.constexpr):  # fmt: skip
+            KB: gl.constexpr, NC: gl.constexpr):  # fmt: skip
     """Grid: a program for each multiprocessor. It does the pieces of work ORDER[BEGIN[program]..BEGIN[program + 1]], item *
     H + head, one after the other (plan.shares); the loads of one begin while the one before ends. dq, do: [Sq, H*D] in
     [64, D] boxes; dk, dv: [Sk, H/group*D] in [BN, D] boxes; OUT: as do, for rows of partial tiles; LSE: float32 [H, Sq],
     natural logarithm.
 
-    KB = 0: WORK is int32 [n_items, 5] (q0, q1, k0, k1, off): rows q0..min(q0+128, q1), row i sees keys k0..min(k1, i +
-    off + 1). KB > 0: items are 128-row tiles of all rows; WORK is kv_num [H/group, n_items], IDX kv_indices [H/group,
+    KB = 0: WORK is int32 [n_items, 5] (q0, q1, k0, k1, off): rows q0..min(q0 + 64 * NC, q1), row i sees keys k0..min(k1, i +
+    off + 1). KB > 0: items are tiles of 64 * NC rows; WORK is kv_num [H/group, n_items], IDX kv_indices [H/group,
     n_items, list_len] of blocks of KB keys. MASK = False promises whole tiles and at least one key for every row.
     """
     pid = gl.program_id(0)
     first = gl.load(BEGIN + pid)
     end = gl.load(BEGIN + pid + 1)
-    q_s = gl.allocate_shared_memory(dq.dtype, [2] + dq.block_type.shape, dq.layout)
-    o_s = gl.allocate_shared_memory(do.dtype, [2] + do.block_type.shape, do.layout)
+    q_s = gl.allocate_shared_memory(dq.dtype, [NC] + dq.block_type.shape, dq.layout)
+    o_s = gl.allocate_shared_memory(do.dtype, [NC] + do.block_type.shape, do.layout)
     k_s = gl.allocate_shared_memory(dk.dtype, [NB] + dk.block_type.shape, dk.layout)
     v_s = gl.allocate_shared_memory(dv.dtype, [NV] + dv.block_type.shape, dv.layout)
     ML: gl.constexpr = mbarrier.MBarrierLayout()
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
-    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
+    q_full = gl.allocate_shared_memory(gl.int64, [NC, 1], ML)
+    q_empty = gl.allocate_shared_memory(gl.int64, [NC, 1], ML)
     k_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     k_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     v_full = gl.allocate_shared_memory(gl.int64, [NV, 1], ML)
     v_empty = gl.allocate_shared_memory(gl.int64, [NV, 1], ML)
-    for i in gl.static_range(2):
+    for i in gl.static_range(NC):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=1)
     for i in gl.static_range(NB):
         mbarrier.init(k_full.index(i), count=1)
-        mbarrier.init(k_empty.index(i), count=2)
+        mbarrier.init(k_empty.index(i), count=NC)
     for i in gl.static_range(NV):
         mbarrier.init(v_full.index(i), count=1)
-        mbarrier.init(v_empty.index(i), count=2)
+        mbarrier.init(v_empty.index(i), count=NC)
     s = sm_scale * 1.4426950408889634
-    gl.warp_specialize(
-        [
-            (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
-                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 0, BN, D, NB, NV,
-                         MASK, KB)),
-            (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
-                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 1, BN, D, NB, NV,
-                         MASK, KB)),
-            (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
-                         first, end, n_items, Sq, H, group, list_len, BN, D, NB, NV, KB)),
-        ],
-        [4, 1],
-        [240, 24],
-    )  # fmt: skip
+    if NC == 2:
+        gl.warp_specialize(
+            [
+                (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
+                             ORDER, first, end, n_items, Sq, H, group, list_len, s, 0, BN, D, NB, NV, MASK, KB, NC)),
+                (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
+                             ORDER, first, end, n_items, Sq, H, group, list_len, s, 1, BN, D, NB, NV, MASK, KB, NC)),
+                (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
+                             first, end, n_items, Sq, H, group, list_len, BN, D, NB, NV, KB, NC)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
+                             ORDER, first, end, n_items, Sq, H, group, list_len, s, 0, BN, D, NB, NV, MASK, KB, NC)),
+                (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
+                             first, end, n_items, Sq, H, group, list_len, BN, D, NB, NV, KB, NC)),
+            ],
+            [1],
+            [24],
+        )  # fmt: skip

@@ -19,7 +19,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ..schedule import Blocks, Schedule, Slices
 from . import plan
-from .dispatch import BWD_TILE, FWD_TILE
+from .dispatch import BWD_TILE, forward_tile
 from .gluon_bwd import ffa_bwd
 from .gluon_fwd import ffa_fwd
 from .join import ffa_bwd_join
@@ -94,27 +94,30 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
     """Writes out and lse of the work's part; None when that is empty."""
     sq, heads, dim = q.shape
     sk, kv_heads, _ = k.shape
-    rows, keys = FWD_TILE
+    rows, keys = forward_tile(work.schedule)
     items, list_len, _, k_block = _query_work(work, rows, keys, q.device)
     if items is None:
         return None
     group = plan.heads_per_group(heads, items, sk * dim * 4 * kv_heads // heads)
     processors = plan.processors(q.device)
     order = plan.order(items, heads, group, processors)
-    programs = min(processors or 1, items.count * heads)
+    consumers = rows // 64
+    programs = min((processors or 1) * (3 - consumers), items.count * heads)  # two of one consumer fit
     shares = plan.shares(items.lengths, items.count, heads, order, programs, q.device)
     boxes = (_box(q, 64), _box(k, keys), _box(v, keys), _box(out, 64))
     tensors = (*boxes, out, lse, items.table, items.entries, *shares)
     args = (*tensors, work.scale, items.count, sq, heads, heads // kv_heads, list_len)
+    buffers = (3, 2) if dim == 128 and (keys == 128 or consumers == 1) else (4, 4)
     options = {
         "BN": keys,
         "D": dim,
-        "NB": 3 if dim == 128 else 4,
-        "NV": 2 if dim == 128 else 4,
+        "NB": buffers[0],
+        "NV": buffers[1],
         "MASK": items.masked,
         "KB": k_block,
+        "NC": consumers,
     }
-    return Launch(ffa_fwd, programs, args, options | SPECIALISED)
+    return Launch(ffa_fwd, programs, args, options | SPECIALISED | ({} if consumers == 2 else {"maxnreg": 128}))
 
 
 def gluon_backward(

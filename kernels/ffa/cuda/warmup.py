@@ -68,7 +68,7 @@ def catalogue(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iter
         lse, delta = (torch.empty(HEADS, TOKENS, dtype=torch.float32, device=device) for _ in range(2))
         for name, schedule in _schedules(device).items():
             work, back = Work(schedule, Part("fwd"), 1.0), Work(schedule, Part("bwd"), 1.0)
-            if name in ("full", "causal", "blocks128"):
+            if name in ("full", "causal", "blocks64", "blocks128"):
                 yield f"gluon fwd {name} {dim}", _present(launch.gluon_forward(q, k, v, out, lse, work))
             if name in ("causal", "blocks128") and dim == 128:
                 (made,) = launch.gluon_backward(dout, q, k, v, (lse, delta), total, dk, dv, back, 0)
