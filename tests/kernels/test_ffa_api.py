@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,21 +130,20 @@ def test_the_backward_of_open_order_is_not_taken_where_torch_is_to_be_determinis
     assert strict[1].kernel == "triton"
 
 
-def test_the_backward_keeps_its_products_in_flight(tmp_path):
+def test_products_stay_in_flight(tmp_path):
     """Short of registers, ptxas waits after every wgmma, or moves accumulators to memory and back."""
     pytest.importorskip("triton")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.kernels.machine_code",
-        "gluon bwd causal 128",
-        "gluon bwd full in pieces 128",
-    ]
+    labels = ["gluon bwd causal 128", "gluon bwd full in pieces 128", "gluon fwd blocks64 128"]
+    command = [sys.executable, "-m", "tests.kernels.machine_code", *labels]
     env = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for label, found in json.loads(done.stdout).items():
+    machine_code = json.loads(done.stdout)
+    forward = machine_code.pop(labels[2])
+    # One warpgroup: S of the first tile (8); S (8) and P V (4) in the loop; P V of the last tile (4).
+    assert (forward["HGMMA"], forward.get("LDL", 0) + forward.get("STL", 0)) == (24, 0)
+    for label, found in machine_code.items():
         # Two warpgroups: S before the loop (9); S, dP (9 each), dQ (8), dV and dK (4 each) in it.
         assert found["HGMMA"] == 2 * (9 + 34), label
         assert found["WARPGROUP.DEPBAR.LE"] <= 2 * 8, label
@@ -168,6 +168,20 @@ def test_the_last_wave_of_a_full_backward_is_cut_where_that_ends_sooner(tokens, 
     )
     found = plan.split(items, heads[1], heads[0] // heads[1], 132)
     assert found == (cut and plan.Split(*cut))
+
+
+def test_programs_over_blocks_take_a_few_items_each_near_one_another():
+    """30 query blocks of 5 heads, 8 programs at once, 4 items each: no item twice, and none ahead by two waves."""
+    pytest.importorskip("triton")
+    from kernels.ffa.cuda import plan
+
+    pieces, begins = (x.tolist() for x in plan.runs(30, 5, 8, 4, torch.device("cpu")))
+    programs = [pieces[one:end] for one, end in pairwise(begins)]
+    assert sorted(pieces) == list(range(150))
+    assert {len(one) for one in programs} <= {2, 3, 4}
+    places = [[piece % 5 * 30 + piece // 5 for piece in one] for one in programs]
+    assert places[:2] == [[0, 8, 16, 24], [1, 9, 17, 25]]
+    assert all(max(one) < 32 * (i // 8 + 1) for i, one in enumerate(places))
 
 
 def test_phases_are_marked():

@@ -200,7 +200,7 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
     rows: gl.constexpr = gl.SliceLayout(1, L)
     rowsO: gl.constexpr = gl.SliceLayout(1, LO)
     dtype: gl.constexpr = q_s.dtype
-    q = q_s.index(CID)
+    QL: gl.constexpr = gl.DotOperandLayout(0, L, 2)
     c = first * 0  # tiles of keys so far
     for j in range(first, end):
         head, _lists, q0, q1, k0, k_end, k_last, off, n = _item(
@@ -219,6 +219,11 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
         z = gl.zeros([BM, BN], gl.float32, L)
 
         mbarrier.wait(q_full.index(CID), (j - first) & 1)
+        if NC == 1:
+            q = q_s.index(CID).load(QL)
+            mbarrier.arrive(q_empty.index(CID), count=1)
+        else:
+            q = q_s.index(CID)
         mbarrier.wait(k_full.index(c % NB), (c // NB) & 1)
         qk = warpgroup_mma(q, k_s.index(c % NB).permute((1, 0)), z, use_acc=False, is_async=True)
         qk = warpgroup_mma_wait(0, deps=(qk,))
@@ -237,7 +242,8 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
         for i in range(masked, n):
             acc, pb, m_i, l_i = _step(i, c, n, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty,
                                       s, k0, k_last, limit, BN, NB, NV, False, L, LO)  # fmt: skip
-        mbarrier.arrive(q_empty.index(CID), count=1)
+        if NC == 2:
+            mbarrier.arrive(q_empty.index(CID), count=1)
         c += n
         vb = (c - 1) % NV
         mbarrier.wait(v_full.index(vb), ((c - 1) // NV) & 1)
