@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.sustained [--seconds S] CASE...`: ffa and its peers on a GPU at its power limit.
 
-CASE: MASK:DIRECTION:TOKENS:QUERY_HEADS:KEY_HEADS, e.g. causal:bwd:8192:64:8 (bfloat16, heads of 128). One call of each in
-random order, without pauses; medians after a warm-up as long.
+CASE: MASK:DIRECTION:TOKENS:QUERY_HEADS:KEY_HEADS, e.g. causal:bwd:8192:64:8 (bfloat16, heads of 128). MASK may be random
+blocks with the part that is kept: blocks64@0.2. One call of each in random order, without pauses; medians after a warm-up
+as long.
 """
 
 import argparse
@@ -15,17 +16,28 @@ import torch
 
 from abprof.kit import Unsupported
 from kernels import ffa
-from workloads import dense
+from workloads import block_sparse, dense
 
 _BATCH = 10  # rounds between two waits for the GPU, so that it never idles
 
 
-def calls(case: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    given = dense.inputs(case, torch.device("cuda"), seed=1)
-    yield "ffa", dense.prepare(ffa, None, case, given).call
-    for peer in ("fa4", "fa3", "sdpa"):
+def parsed(text: str) -> dict[str, Any]:
+    mask, direction, *numbers = text.split(":")
+    tokens, queries, keys = map(int, numbers)
+    case = {"direction": direction, "seqlen": tokens, "nhq": queries, "nhk": keys, "hd": 128, "dtype": "bf16"}
+    if not mask.startswith("blocks"):
+        return case | {"mask_type": mask}
+    size, _, kept = mask.removeprefix("blocks").partition("@")
+    options = dict.fromkeys(("pack_gqa", "swap_ab", "sparse_load"), False)
+    return case | dict.fromkeys(block_sparse.BLOCKS, int(size)) | options | {"sparsity_ratio": float(kept)}
+
+
+def calls(workload: Any, case: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    given = workload.inputs(case, torch.device("cuda"), seed=1)
+    yield "ffa", workload.prepare(ffa, None, case, given).call
+    for peer in ("flex_flash", "flex") if workload is block_sparse else ("fa4", "fa3", "sdpa"):
         try:
-            call = dense.PEERS[peer](case, given).call
+            call = workload.PEERS[peer](case, given).call
             call()
         except Unsupported:
             continue
@@ -56,18 +68,16 @@ def main() -> None:
     parser.add_argument("cases", nargs="+")
     given = parser.parse_args()
     for text in given.cases:
-        mask, direction, *numbers = text.split(":")
-        tokens, queries, keys = map(int, numbers)
-        heads = {"nhq": queries, "nhk": keys, "hd": 128, "dtype": "bf16"}
-        case = {"mask_type": mask, "direction": direction, "seqlen": tokens, **heads}
-        ops = dict(calls(case))
+        case = parsed(text)
+        workload = dense if "mask_type" in case else block_sparse
+        ops = dict(calls(workload, case))
         if len(ops) < 2:
             parser.error(f"{text}: no peer is installed that can do it")
         rounds(ops, given.seconds)
         found = rounds(ops, given.seconds)
         times = {name: statistics.median(values) for name, values in found.items()}
         best = min(ms for name, ms in times.items() if name != "ffa")
-        flops = dense.work(case).flops
+        flops = workload.work(case).flops
         shown = " ".join(f"{name} {flops / ms / 1e9:.0f}" for name, ms in times.items())
         print(
             f"{text}: {shown} TFLOP/s; ffa {best / times['ffa']:.3f}x of the best; {len(found['ffa'])} rounds",
