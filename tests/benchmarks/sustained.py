@@ -16,6 +16,7 @@ import torch
 
 from abprof.kit import Unsupported
 from kernels import ffa
+from kernels.ffa.cuda import native
 from workloads import block_sparse, dense
 
 _BATCH = 10  # rounds between two waits for the GPU, so that it never idles
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("cases", nargs="+")
     given = parser.parse_args()
+    native.compile_library(verbose=False)
     for text in given.cases:
         case = parsed(text)
         workload = dense if "mask_type" in case else block_sparse

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -168,20 +167,6 @@ def test_the_last_wave_of_a_full_backward_is_cut_where_that_ends_sooner(tokens, 
     )
     found = plan.split(items, heads[1], heads[0] // heads[1], 132)
     assert found == (cut and plan.Split(*cut))
-
-
-def test_programs_over_blocks_take_a_few_items_each_near_one_another():
-    """30 query blocks of 5 heads, 8 programs at once, 4 items each: no item twice, and none ahead by two waves."""
-    pytest.importorskip("triton")
-    from kernels.ffa.cuda import plan
-
-    pieces, begins = (x.tolist() for x in plan.runs(30, 5, 8, 4, torch.device("cpu")))
-    programs = [pieces[one:end] for one, end in pairwise(begins)]
-    assert sorted(pieces) == list(range(150))
-    assert {len(one) for one in programs} <= {2, 3, 4}
-    places = [[piece % 5 * 30 + piece // 5 for piece in one] for one in programs]
-    assert places[:2] == [[0, 8, 16, 24], [1, 9, 17, 25]]
-    assert all(max(one) < 32 * (i // 8 + 1) for i, one in enumerate(places))
 
 
 def test_phases_are_marked():

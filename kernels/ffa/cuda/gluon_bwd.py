@@ -146,10 +146,21 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm
 
 
 @gluon.jit(
-    do_not_specialize=["n_items", "n_first", "heads_per_group", "Sq", "Hk", "group", "list_len", "n_whole", "cuts"]
+    do_not_specialize=[
+        "n_items",
+        "n_first",
+        "heads_per_group",
+        "Sq",
+        "Hk",
+        "group",
+        "list_len",
+        "resident",
+        "n_whole",
+        "cuts",
+    ]
 )
 def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, sm_scale, n_items, n_first, heads_per_group,
-            Sq, Hk, group, list_len, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
+            Sq, Hk, group, list_len, resident, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
             QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
     """Grid (n_items * Hk,). dkd, dvd: [Sk, Hk*D] in [128, D] boxes; dqd, ddo: [Sq, Hk*group*D] in [64, D] boxes; ddq:
     float32 [Hk*group*Sq, D], head by head, in [64, D/2] boxes, zeroed: dQ before scaling is added to it. LSE (base 2;
@@ -236,7 +247,7 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
             (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm_scale,
                          PARTS, slot, pieces, 1, BQ, D, NB, SPLIT)),
             (load_tiles, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq,
-                          group, s, piece, pieces, BQ, D, NB, QB, SPLIT)),
+                          group, resident, s, piece, pieces, BQ, D, NB, QB, SPLIT)),
         ],
         [4, 1],
         [240, 24],

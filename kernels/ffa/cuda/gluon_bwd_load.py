@@ -71,20 +71,28 @@ def _load_tile(it, taken, row, to_row, last, masked, boxes, LSE, DELTA, buffers,
 
 
 @gluon.jit
-def load_tiles(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group, s,
-          piece, pieces, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, QB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
+def load_tiles(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group, resident,
+               s, piece, pieces, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, QB: gl.constexpr,
+               SPLIT: gl.constexpr):  # fmt: skip
     """The producer warp. With each tile go LSE / s and delta, negative and in parts; the last key that each row sees; and
     two notes: the row of dQ's sum that the tile begins at, and whether it needs a mask.
 
     The group's query heads take turns at every tile of rows. CTAs that see more than half of a slice's rows go up from
     the end, the others down from their first: CTAs that start together, and the short ones that follow the long ones,
-    then read the same rows at the same time, out of the L2 cache.
+    then read the same rows at the same time, out of the L2 cache. Block lists differ in length, so after a while CTAs begin
+    evenly in time, `resident` of them while one runs: each begins as far into its list as it begins late. CTAs with all
+    blocks stay in step by themselves.
     """
     mbarrier.expect(barriers[0], dk.block_type.nbytes + dv.block_type.nbytes)
     async_load(dk, [k_row, kv_head * D], barriers[0], buffers[0])
     async_load(dv, [k_row, kv_head * D], barriers[0], buffers[1])
     it = 0
-    for e in range(lo, lo + num):
+    turn = gl.program_id(0) % resident * num // resident
+    for i in range(num):
+        e = lo + i
+        if QB > 0:  # noqa: SIM102 - the kernel language takes a constexpr condition alone
+            if num * QB < Sq:
+                e = gl.where(i + turn < num, i, i - num) + turn
         q0, q1, off, first, whole, end = _entry(ENTRIES, e, BQ, QB)
         up = 2 * (end - first) * BQ > q1 - q0
         if SPLIT:

@@ -88,7 +88,7 @@ def _item(WORK, IDX, number, n_items, Sq, H, group, list_len, BN: gl.constexpr, 
 
 @gluon.jit
 def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER, first, end,
-              n_items, Sq, H, group, list_len,
+              n_items, Sq, H, group, list_len, resident,
               BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, KB: gl.constexpr,
               NC: gl.constexpr):  # fmt: skip
     c = first * 0  # tiles of keys so far
@@ -98,12 +98,18 @@ def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_ful
         )
         q_col = head * D
         k_col = head // group * D
+        # One-item programs begin evenly in time, `resident` of them while one runs. Each begins as far into its list as it
+        # begins late, so all read the same keys at the same time, out of the L2 cache.
+        turn = gl.program_id(0) % resident * n // resident
         for i in range(n):
+            at = n - 1 - i
+            if NC == 1:
+                at = gl.where(at < turn, at + n, at) - turn
             b = (c + i) % NB
             ph = ((c + i) // NB) & 1
             bv = (c + i) % NV
             phv = ((c + i) // NV) & 1
-            row = _tile_start(lists, n - 1 - i, k0, k_last, BN, KB)
+            row = _tile_start(lists, at, k0, k_last, BN, KB)
             mbarrier.wait(k_empty.index(b), ph ^ 1)
             mbarrier.expect(k_full.index(b), dk.block_type.nbytes)
             async_load(dk, [row, k_col], k_full.index(b), k_s.index(b))
@@ -274,14 +280,14 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["n_items", "Sq", "H", "group", "list_len"])
+@gluon.jit(do_not_specialize=["n_items", "Sq", "H", "group", "list_len", "resident"])
 def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items, Sq, H, group,
-            list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr,
+            list_len, resident, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, NV: gl.constexpr, MASK: gl.constexpr,
             KB: gl.constexpr, NC: gl.constexpr):  # fmt: skip
-    """Grid: a program for each multiprocessor. It does the pieces of work ORDER[BEGIN[program]..BEGIN[program + 1]], item *
-    H + head, one after the other (plan.shares); the loads of one begin while the one before ends. dq, do: [Sq, H*D] in
-    [64, D] boxes; dk, dv: [Sk, H/group*D] in [BN, D] boxes; OUT: as do, for rows of partial tiles; LSE: float32 [H, Sq],
-    natural logarithm.
+    """A program does the pieces of work ORDER[BEGIN[program]..BEGIN[program + 1]], item * H + head, one after the other
+    (plan.shares); the loads of one begin while the one before ends. With NC = 2 there is a program for each multiprocessor,
+    with NC = 1 one for each piece, and `resident` run at a time. dq, do: [Sq, H*D] in [64, D] boxes; dk, dv: [Sk,
+    H/group*D] in [BN, D] boxes; OUT: as do, for rows of partial tiles; LSE: float32 [H, Sq], natural logarithm.
 
     KB = 0: WORK is int32 [n_items, 5] (q0, q1, k0, k1, off): rows q0..min(q0 + 64 * NC, q1), row i sees keys k0..min(k1, i +
     off + 1). KB > 0: items are tiles of 64 * NC rows; WORK is kv_num [H/group, n_items], IDX kv_indices [H/group,
@@ -319,7 +325,7 @@ def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items
                 (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
                              ORDER, first, end, n_items, Sq, H, group, list_len, s, 1, BN, D, NB, NV, MASK, KB, NC)),
                 (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
-                             first, end, n_items, Sq, H, group, list_len, BN, D, NB, NV, KB, NC)),
+                             first, end, n_items, Sq, H, group, list_len, resident, BN, D, NB, NV, KB, NC)),
             ],
             [4, 1],
             [240, 24],
@@ -330,7 +336,7 @@ def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items
                 (_consumer, (do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
                              ORDER, first, end, n_items, Sq, H, group, list_len, s, 0, BN, D, NB, NV, MASK, KB, NC)),
                 (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
-                             first, end, n_items, Sq, H, group, list_len, BN, D, NB, NV, KB, NC)),
+                             first, end, n_items, Sq, H, group, list_len, resident, BN, D, NB, NV, KB, NC)),
             ],
             [1],
             [24],

@@ -98,11 +98,17 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
     items, list_len, _, k_block = _query_work(work, rows, keys, q.device)
     if items is None:
         return None
-    consumers = rows // 64
-    shares = _forward_shares(items, heads, sk * dim * 4 * kv_heads // heads, 2 // consumers, q.device)
+    group = plan.heads_per_group(heads, items, sk * dim * 4 * kv_heads // heads)
+    processors = plan.processors(q.device)
+    order = plan.order(items, heads, group, processors)
+    consumers, pieces = rows // 64, items.count * heads
+    resident = min((processors or 1) * 2 // consumers, pieces)
+    # With one consumer, two programs share a multiprocessor: one begins an item under the other's products.
+    programs = pieces if consumers == 1 else resident
+    shares = plan.shares(items.lengths, items.count, heads, order, programs, q.device)
     boxes = (_box(q, 64), _box(k, keys), _box(v, keys), _box(out, 64))
     tensors = (*boxes, out, lse, items.table, items.entries, *shares)
-    args = (*tensors, work.scale, items.count, sq, heads, heads // kv_heads, list_len)
+    args = (*tensors, work.scale, items.count, sq, heads, heads // kv_heads, list_len, resident)
     buffers = (3, 2) if dim == 128 and (keys == 128 or consumers == 1) else (4, 4)
     options = {
         "BN": keys,
@@ -113,18 +119,7 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
         "KB": k_block,
         "NC": consumers,
     }
-    programs = shares[1].numel() - 1
     return Launch(ffa_fwd, programs, args, options | SPECIALISED | ({} if consumers == 2 else {"maxnreg": 128}))
-
-
-def _forward_shares(items: plan.Items, heads: int, bytes_per_head: int, resident: int, device: torch.device) -> Pair:
-    """The work of each program; `resident`: programs that a multiprocessor runs at a time."""
-    processors = plan.processors(device)
-    at_once = min((processors or 1) * resident, items.count * heads)
-    if not items.lengths:
-        return plan.runs(items.count, heads, at_once, plan.RUN // resident, device)
-    order = plan.order(items, heads, plan.heads_per_group(heads, items, bytes_per_head), processors)
-    return plan.shares(items.lengths, items.count, heads, order, at_once, device)
 
 
 def gluon_backward(
@@ -162,7 +157,7 @@ def gluon_backward(
     )
     tensors = (*boxes, *stats, dk, dv, items.table, items.entries, parts)
     places = (items.count, order.grouped, order.heads_per_group)
-    args = (*tensors, work.scale, *places, sq, kv_heads, heads // kv_heads, list_len, whole, cuts)
+    args = (*tensors, work.scale, *places, sq, kv_heads, heads // kv_heads, list_len, processors or 1, whole, cuts)
     sizes = {"BQ": rows, "BK": keys, "D": dim, "NB": 2, "QB": q_block, "KB": k_block}
     options = sizes | {"SPLIT": split is not None} | SPECIALISED
     made = Launch(ffa_bwd, whole + slots, args, options)

@@ -23,7 +23,6 @@ OPEN = 2**29
 MOST_PIECES = 8  # of an item, where all pieces are more than one wave; with more they share too little of the L2 cache
 L2_BYTES = 32 * 2**20  # what a group of heads may occupy of the L2 cache (H200: 60 MB, in two halves)
 ITEM_KEYS = 192  # keys in whose time a forward program begins and ends an item
-RUN = 8  # items of the forward programs that a multiprocessor runs at a time, where the host knows no lengths
 PIECE_TILES = 8  # in whose time a piece of an item loads its keys, writes two float32 tiles, and these are added up
 LONG_ROWS, LONG_KEYS = 64, 128  # what the Gluon kernels need of a slice (rows in the backward only)
 
@@ -220,7 +219,7 @@ def shares(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Which of count * heads pieces of work (item * heads + head) each program of a launch takes, one after the other:
     int32 [count * heads], and int32 [programs + 1], where each program's begin. In the order of a launch each goes to
-    the program that would be free first."""
+    the program that would be free first. Without `lengths` all take equally long."""
     grouped = places.grouped * heads
     own: list[list[int]] = [[] for _ in range(programs)]
     free = [(0, program) for program in range(programs)]
@@ -234,24 +233,9 @@ def shares(
             item += places.grouped
         done, program = free[0]
         own[program].append(item * heads + head)
-        heapreplace(free, (done + lengths[item] + ITEM_KEYS, program))
+        heapreplace(free, (done + (lengths[item] if lengths else 0) + ITEM_KEYS, program))
     begins = [0, *accumulate(map(len, own))]
     return tuple(torch.tensor(x, dtype=torch.int32, device=device) for x in ([*chain.from_iterable(own)], begins))  # type: ignore[return-value]
-
-
-@lru_cache(maxsize=64)
-def runs(count: int, heads: int, at_once: int, run: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `shares`, for items whose lengths the host does not know: `run` items a program, `at_once` apart, head after head.
-
-    The GPU starts a program where one has ended. Programs that got all their work beforehand came heads ahead of others,
-    and the keys that they all read did not fit the L2 cache."""
-    at = torch.arange(count * heads)
-    wave, rest = at // (at_once * run), at % (at_once * run)
-    program = wave * at_once + rest % at_once
-    order = program.argsort(stable=True)
-    pieces = order % count * heads + order // count
-    begins = torch.cat([torch.zeros(1, dtype=torch.int64), program.bincount().cumsum(0)])
-    return tuple(x.to(device, torch.int32) for x in (pieces, begins))  # type: ignore[return-value]
 
 
 def _diagonal(slices: Slices, i: int) -> int:
