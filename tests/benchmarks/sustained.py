@@ -2,7 +2,7 @@
 
 CASE: MASK:DIRECTION:TOKENS:QUERY_HEADS:KEY_HEADS, e.g. causal:bwd:8192:64:8 (bfloat16, heads of 128). MASK may be random
 blocks with the part that is kept: blocks64@0.2. One call of each in random order, without pauses; medians of 30 rounds
-or more, after a warm-up. Over blocks the peer is flex_flash alone: flex is 1.4 to 1.9 times slower.
+or more, after a warm-up. Over blocks the peer is flex_flash alone, which is faster than flex.
 """
 
 import argparse
@@ -20,7 +20,9 @@ from kernels.ffa.cuda import native
 from workloads import block_sparse, dense
 
 _BATCH = 10  # rounds between two waits for the GPU, so that it never idles
-_LEAST = 30  # rounds: a call's clock depends on the call before it, and fewer orders of them are not even
+_LEAST = (
+    30  # rounds; the call before sets a call's clock, and in fewer rounds no call follows every other equally often
+)
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def parsed(text: str) -> dict[str, Any]:
     case = {"direction": direction, "seqlen": tokens, "nhq": queries, "nhk": keys, "hd": 128, "dtype": "bf16"}
     if not mask.startswith("blocks"):
         return case | {"mask_type": mask}
-    size, _, kept = mask.removeprefix("blocks").partition("@")
+    size, kept = mask.removeprefix("blocks").split("@")
     options = dict.fromkeys(("pack_gqa", "swap_ab", "sparse_load"), False)
     return case | dict.fromkeys(block_sparse.BLOCKS, int(size)) | options | {"sparsity_ratio": float(kept)}
 

@@ -104,6 +104,8 @@ def block_cases() -> Iterator[Case]:
     yield Case("blocks_128_tails", 300, 420, 2, 1, blocks(1, 300, 420, 128, 128, 0.6))
     yield Case("blocks_64", 256, 192, 2, 2, blocks(2, 256, 192, 64, 64, 0.5))
     yield Case("blocks_64_dense_tails", 200, 150, 4, 2, blocks(2, 200, 150, 64, 64, 1.1))
+    yield Case("blocks_64_last_rows", 200, 192, 4, 2, blocks(2, 200, 192, 64, 64, 0.5))
+    yield Case("blocks_128x192", 384, 576, 4, 2, blocks(2, 384, 576, 128, 192, 0.6))
     yield Case("blocks_odd", 100, 130, 2, 1, blocks(1, 100, 130, 24, 40, 0.5))
     yield Case("blocks_256", 300, 300, 2, 1, blocks(1, 300, 300, 256, 256, 1.1))
     yield Case("blocks_dim64", 256, 256, 2, 1, blocks(1, 256, 256, 128, 128, 0.7), dim=64)

@@ -1,7 +1,7 @@
 """Machine code of ffa's Hopper kernels without a GPU: python -m tests.kernels.machine_code LABEL ...
 
 A process of its own, because it makes `OfflineDriver` Triton's driver. Prints one JSON object: label of
-kernels/ffa/cuda/warmup.py -> instruction -> how often it is in sm_90a code.
+kernels/ffa/cuda/warmup.py -> instruction -> how often it is in sm_90a code, and "shared bytes".
 """
 
 import json
@@ -36,7 +36,8 @@ def _instructions(kernel: Any) -> Counter[str]:
         file.write(kernel.asm["cubin"])
         file.flush()
         text = subprocess.run([NVDISASM, "-c", file.name], capture_output=True, text=True, check=True).stdout
-    return Counter(name.partition(".")[0] if "WARPGROUP" not in name else name for name in INSTRUCTION.findall(text))
+    found = Counter(name.partition(".")[0] if "WARPGROUP" not in name else name for name in INSTRUCTION.findall(text))
+    return found + Counter({"shared bytes": kernel.metadata.shared})
 
 
 if __name__ == "__main__":

@@ -114,6 +114,31 @@ def test_options_that_a_gpu_lacks_are_unsupported(options, word):
         dispatch.check_supported(q.float(), k.float(), k.float(), schedule)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "ref_block", "fwd", "bwd"),
+    [
+        ((128, 128), None, "", ""),
+        ((128, 128), (128, 128), "", ""),
+        ((64, 64), None, "", "blocks of 64 keys"),
+        ((64, 64), (64, 64), "", "the compute tile is given as (64, 64)"),
+        ((128, 64), (128, 64), "", "the compute tile is given as (128, 64)"),
+        ((64, 128), None, "", ""),
+        ((64, 128), (64, 128), "the compute tile is given as (64, 128)", ""),
+        ((128, 192), None, "", "blocks of 192 keys"),
+        ((256, 256), None, "blocks of 256 queries", ""),
+        ((32, 32), None, "blocks of 32 queries", "blocks of 32 queries"),
+    ],
+)
+def test_which_blocks_the_hopper_kernels_take(blocks, ref_block, fwd, bwd, monkeypatch):
+    pytest.importorskip("triton")
+    from kernels.ffa.cuda import dispatch
+
+    monkeypatch.setattr(dispatch, "is_hopper", lambda _device: True)
+    schedule = cases.blocks(1, 768, 768, *blocks, 0.5, options=Options(ref_block=ref_block))(torch.device("cpu"))
+    q = torch.empty(768, 2, 128, dtype=torch.bfloat16)
+    assert [dispatch.choose(way, q, schedule, 1.0).because for way in ("fwd", "bwd")] == [fwd, bwd]
+
+
 def test_the_backward_of_open_order_is_not_taken_where_torch_is_to_be_deterministic():
     pytest.importorskip("triton")
     from kernels.ffa.cuda import dispatch
@@ -142,6 +167,8 @@ def test_products_stay_in_flight(tmp_path):
     forward = machine_code.pop(labels[2])
     # One warpgroup: S of the first tile (8); S (8) and P V (4) in the loop; P V of the last tile (4).
     assert (forward["HGMMA"], forward.get("LDL", 0) + forward.get("STL", 0)) == (24, 0)
+    assert forward["WARPGROUP.DEPBAR.LE"] <= 4
+    assert forward["shared bytes"] <= 233_472 // 2 - 1024, "two programs a multiprocessor"
     for label, found in machine_code.items():
         # Two warpgroups: S before the loop (9); S, dP (9 each), dQ (8), dV and dK (4 each) in it.
         assert found["HGMMA"] == 2 * (9 + 34), label

@@ -84,14 +84,17 @@ def _unmet(direction: str, q: torch.Tensor, schedule: Schedule, scale: float) ->
 
 def forward_tile(schedule: Schedule) -> tuple[int, int]:
     """Queries and keys of a Gluon forward CTA's tile."""
-    rows = 64 if isinstance(schedule, Blocks) and schedule.q_block == 64 else 128
-    return rows, 64 if isinstance(schedule, Blocks) and (rows == 64 or schedule.k_block % 128) else 128
+    if not isinstance(schedule, Blocks):
+        return 128, 128
+    if schedule.q_block == 64:
+        return 64, 64
+    return 128, 64 if schedule.k_block % 128 else 128
 
 
 def _unmet_by_blocks(direction: str, schedule: Blocks) -> str:
     rows, keys = forward_tile(schedule) if direction == "fwd" else BWD_TILE
-    tile = (rows, keys) if direction == "fwd" else (128, 128)  # what "64 rows at a time" is part of
-    if schedule.options.ref_block not in (None, tile):
+    tiles = [(rows, keys)] if direction == "fwd" else [(rows, keys), (128, 128)]  # the latter as two of 64 rows
+    if schedule.options.ref_block not in (None, *tiles):
         return f"the compute tile is given as {schedule.options.ref_block}"
     if (schedule.q_block != rows) if direction == "fwd" else (schedule.q_block % rows):
         return f"blocks of {schedule.q_block} queries"

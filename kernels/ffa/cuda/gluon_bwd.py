@@ -170,7 +170,7 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
     ENTRIES[lo:hi], and how many tiles there are in them. ENTRIES: int32 [., 6] (q0, q1, off, first, whole, end): row i of
     q0..q1 sees key j when j <= i + off; tiles first..whole of BQ rows need a mask, whole..end don't. QB > 0: items are
     BK-key tiles; WORK is q_num [Hk, n_blocks], ENTRIES q_indices [Hk, n_blocks, list_len] of blocks of QB rows, n_blocks =
-    n_items * BK / KB.
+    n_items * BK / KB; `resident` programs run at a time.
 
     SPLIT: the grid is n_whole + tail * cuts programs; those from n_whole on are the pieces, `cuts` of each of the last
     `tail` items, whose sums go to PARTS, float32 [tail * cuts, 2, BK, D] (dK unscaled, dV). QB = 0, no tile needs a

@@ -5,7 +5,8 @@ buffers and of V through one of NV; NC consumer warpgroups (64 rows each; one fo
 online softmax of FlashAttention (Dao, arXiv 2307.08691) in base 2, with the P·V product of a tile left in flight under
 the next tile's Q·Kᵀ and softmax (arXiv 2407.08608, section 3.2). Tiles go from the last keys to the first: those that
 need a mask come first, and the loop over the others has none. Outputs leave from buffers of their own, so the next rows'
-Q is loaded under this one's last product.
+Q is loaded under this one's last product. With one consumer a program has one tile of rows, and two programs share a
+multiprocessor.
 
 Tiles are read through TMA at any row, so a slice may begin anywhere; a slice's last key tile ends at the slice's own
 end and hides the keys that the tile before them takes. No tile reads another slice's keys, so a NaN there

@@ -29,6 +29,7 @@ from .triton_fwd import ffa_fwd_general
 GLUON_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 Pair = tuple[Tensor, Tensor]
 # 12 warps (two consumer warpgroups, producers padded to one) enter with 168 registers; setmaxnreg deals out 240 and 24.
+# With one consumer there are 8 warps, and two programs a multiprocessor: 128 registers.
 SPECIALISED = {"num_warps": 4, "maxnreg": 168}
 
 JOIN_ROWS = 16  # a program adds up so many rows

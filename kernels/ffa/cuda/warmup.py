@@ -23,7 +23,7 @@ TOKENS, HEADS = 256, 2
 def build(*, verbose: bool) -> None:
     """The CUDA C++ library by nvcc, and every Triton and Gluon kernel of `catalogue` for the present GPU.
 
-    float16 and block sizes other than 64 and 128 are compiled by the first call that needs them. Raises RuntimeError
+    float16 and blocks other than 64 x 64 and 128 x 128 are compiled by the first call that needs them. Raises RuntimeError
     when a compiler that is there fails. verbose prints more; the flags and options are the same.
     """
     native.compile_library(verbose=verbose)
