@@ -73,8 +73,6 @@ def test_one_branch_goes_on_until_its_variants_are_decided_and_two_sides_do_not(
     open_ = [row for row in judge(ladder(sides=both), slower).within if row.verdict == "unclear"]
     assert {row.reasons for row in open_} == {("not_pursued",)}
     assert {row.to for row in open_} == {"base:wild", "target:wild"}
-    few = [row for row in judge(ladder(sides=both), slower[:3]).within if row.verdict == "unclear"]
-    assert {row.reasons for row in few} == {("budget",)}, "no cell stops by itself before its first look"
 
 
 def test_a_step_that_does_not_run_is_broken_nowhere_and_no_pair_bridges_it() -> None:

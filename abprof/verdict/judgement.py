@@ -373,7 +373,7 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
             return "unclear", ("clock",)
         if len(values) >= LOOKS[-1] or (options.epochs is not None and data.attempts >= options.epochs):
             return "unclear", ("epochs",)
-        ended = "budget" if pursued(run, pair.role) or len(values) < LOOKS[0] else "not_pursued"
+        ended = "budget" if pursued(run, pair.role) else "not_pursued"
         return "unclear", ("interrupted" if interrupted else ended,)
     if _clock_disagrees(data, pair, values, min(options.margin, threshold)):
         return "unclear", ("clock",)
