@@ -255,4 +255,13 @@ def interpreted(case: Case) -> str:
     return wrong(attend(case, data, scale), data, case, scale)
 
 
-CHECKS = {case.name: partial(interpreted, case) for case in [*slice_cases(96), *block_cases()]}
+def dq_cast() -> str:
+    """dQ's cast by Triton, which GPUs without nvcc take: its float32 sum has a thread's eight columns of 32 side by side."""
+    from kernels.ffa.cuda import prepost
+
+    total, dims = torch.randn(3, 70, 128, generator=torch.Generator().manual_seed(1)), torch.arange(128)
+    expected = (total[:, :, (dims & ~30) | ((dims & 6) << 2) | ((dims & 24) >> 2)] * 0.5).transpose(0, 1).half()
+    return "" if torch.equal(prepost.postprocess(total, 0.5, torch.float16), expected) else "another order of columns"
+
+
+CHECKS = {case.name: partial(interpreted, case) for case in [*slice_cases(96), *block_cases()]} | {"dq_cast": dq_cast}
