@@ -79,6 +79,15 @@ def test_spoilt_outputs_are_found(
     assert found.reason.startswith(("dq", "dk", "dv")[index])
 
 
+def test_nobody_knows_which_rows_are_looked_at(either: ModuleType) -> None:
+    """A package that could tell them from the inputs would compute them alone: right in every check, and quicker."""
+    one = case(either, direction="bwd", seqlen=2048)
+    inputs = either.inputs(one, torch.device("cpu"), 1)
+    first, second = (either.reference(one, inputs) for _ in range(2))
+    for name in ("dq", "dk"):
+        assert not torch.equal(first[name]["rows"], second[name]["rows"])
+
+
 # ---------------------------------------------------------------- a function of q, k, v [batch, heads, tokens, dim] and a mask
 
 Attention = Callable[..., Any]  # of q, k, v, mask (None: all is seen) and scale (None: the usual one)
