@@ -2,9 +2,10 @@
 
 What is sampled. `out` and `dq` at query rows of every head, `dk` and `dv` at key rows: all of them up to 256, else one
 random row of each of at least 256 strata of at most 128 rows, which is the size of tile attention kernels work in, and
-the first and the last row. Each head draws its own rows, each time anew: a kernel that could know them, say from the
-inputs, could compute them alone. `dk` and `dv` of a row need the statistics of every query row; where that is too much
-for all heads, it is done for some key heads, the first and the last among them. A kernel goes wrong by tile, by head or
+the first and the last row. Each head draws its own rows, from torch's generator, which abprof seeds: where a process
+without the package judges, by a number that the package cannot know, or it could compute those rows alone. `dk` and
+`dv` of a row need the statistics of every query row; where that is too much for all heads, it is done for some random
+key heads, two at least. A kernel goes wrong by tile, by head or
 everywhere, seldom in one row; and all of every output must be finite and of the right shape.
 
 The tolerance. Each sampled row's error, |out - ref| in the Euclidean norm over hd, may be TOLERANCE[dtype] times the
@@ -20,7 +21,6 @@ sqrt(64 / n) of it: 0.09 at n = 8192 and 0.036 at n = 49152.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -72,7 +72,7 @@ def reference(case: Case, inputs: Tensors, mask: Mask, scale: float | None = Non
     kernel package that turns TF32 on cannot spoil it).
     """
     work = torch.float64 if case["dtype"] == "fp32" or inputs["q"].device.type == "cpu" else torch.float32
-    draw = torch.Generator().manual_seed(secrets.randbits(63))
+    draw = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
     rows = _sample(case["nhq"], case["seqlen"], draw).to(inputs["q"].device)
     if case["direction"] == "fwd":
         sharpness = 1.0 if scale is None else scale * math.sqrt(case["hd"])
@@ -234,18 +234,16 @@ def _expected(heads: torch.Tensor, rows: torch.Tensor, found: list[list[torch.Te
 
 
 def _sample(heads: int, length: int, draw: torch.Generator) -> torch.Tensor:
-    """Sorted row indices [heads, n]: one of each stratum, the first and the last row always among them."""
+    """Sorted row indices [heads, n]: all, or one of each stratum and the first and the last row."""
     count = max(min(length, 256), math.ceil(length / 128))
     edges = torch.arange(count + 1) * length // count
     inside = (torch.rand(heads, count, generator=draw) * (edges[1:] - edges[:-1])).long()
-    rows = edges[:-1] + inside
-    rows[:, 0], rows[:, -1] = 0, length - 1
-    return rows
+    ends = torch.tensor([0, length - 1]).expand(heads, 2) if count < length else inside[:, :0]
+    return torch.cat([edges[:-1] + inside, ends], 1).sort(1).values
 
 
 def _sample_heads(case: Case, device: str, draw: torch.Generator) -> torch.Tensor:
-    """Sorted key heads whose dk and dv are looked at: as many as the budget allows, at least the first and the last."""
+    """Sorted key heads whose dk and dv are looked at: as many as the budget allows, at least two."""
     cost = 4.0 * case["seqlen"] ** 2 * case["hd"] * case["nhq"] / case["nhk"]
     count = min(case["nhk"], max(2, int(_STATISTICS_FLOPS[device] / cost)))
-    between = torch.randperm(max(0, case["nhk"] - 2), generator=draw)[: max(0, count - 2)] + 1
-    return torch.cat([torch.tensor([0, case["nhk"] - 1]), between]).unique()
+    return torch.randperm(case["nhk"], generator=draw)[:count].sort().values

@@ -355,9 +355,9 @@ class Examine:
     layouts: str = ""  # `Turned.layouts`
     pick: int = 0  # modulo `calls`: the call whose outputs are checked
     shared: bool = False  # the outputs are in the last snapshot (`Snap`), and not in a file
-    seen: list[list[Any]] = field(
-        default_factory=list
-    )  # of the turn: its file's size and "", then places and their bytes
+    # Of the turn: its file's size and "", then places and their bytes.
+    seen: list[list[Any]] = field(default_factory=list)
+    sample: int = 0  # seeds torch for `reference`, which may draw what of the outputs it gives
 
 
 @dataclass(frozen=True)
