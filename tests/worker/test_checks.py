@@ -171,7 +171,7 @@ class Pair:
 """
 ALONE = """
 import torch
-from abprof.kit import Op, compare
+from abprof.kit import Check, Op, compare
 API = 1
 KERNEL = "tiny"
 PRESETS = {"default": {"how": ["right"]}}
@@ -189,8 +189,10 @@ JUDGED = (
     ALONE
     + """
 def reference(case, x):
+    if case["how"] == "sampled": return torch.randint(1 << 30, ())
     return torch.ones_like(x).double() if case["how"] == "fixed" else x.double() * 2
 def check(case, outputs, expected):
+    if case["how"] == "sampled": return Check(False, f"looked at {expected}")
     return compare(outputs, expected, rtol=1e-6, atol=0.0)
 """
 )
@@ -313,6 +315,17 @@ def test_outputs_are_handed_over_and_examined(worker: Side) -> None:
         found = worker.ask(wire.Examine("judged", {"how": how}, 4, "handed", again))
         assert found.ok is ok
     assert worker.ask(wire.Turn("base", 2, "cpu_clock")).value > 0, "the arm is open as before"
+
+
+def test_what_a_reference_draws_follows_from_the_judges_number_alone(worker: Side) -> None:
+    """A side knows the seeds of its inputs."""
+    case = {"how": "sampled"}
+    worker.open("judged", case)
+    seen = []
+    for seed, sample in ((4, 1), (4, 2), (5, 1)):
+        worker.ask(wire.Hand("base", seed, "handed"))
+        seen.append(worker.ask(wire.Examine("judged", case, seed, "handed", sample=sample)).reason)
+    assert seen[0] == seen[2] != seen[1]
 
 
 def test_what_timed_calls_returned_is_read_call_by_call(worker: Side) -> None:
