@@ -2,11 +2,11 @@
 
 What is sampled. `out` and `dq` at query rows of every head, `dk` and `dv` at key rows: all of them up to 256, else one
 random row of each of at least 256 strata of at most 128 rows, which is the size of tile attention kernels work in, and
-the first and the last row. Each head draws its own rows, from torch's generator, which abprof seeds: where a process
-without the package judges, by a number that the package cannot know, or it could compute those rows alone. `dk` and
-`dv` of a row need the statistics of every query row; where that is too much for all heads, it is done for some random
-key heads, two at least. A kernel goes wrong by tile, by head or
-everywhere, seldom in one row; and all of every output must be finite and of the right shape.
+the first and the last row. Each head draws its own rows from torch's generator. The judge of `--check outside` seeds it
+by a number that the package cannot know: otherwise a package could compute those rows alone. `dk` and `dv` of a row
+need the statistics of every query row; where that is too much for all heads, it is done for some random key heads, two
+at least. A kernel goes wrong by tile, by head or everywhere, seldom in one row; and all of every output must be finite
+and of the right shape.
 
 The tolerance. Each sampled row's error, |out - ref| in the Euclidean norm over hd, may be TOLERANCE[dtype] times the
 row's scale: the larger of |ref| and of what the row would be if its terms had random signs,

@@ -154,7 +154,7 @@ class CellSetup:
         self.checking = 0.0  # seconds spent on output checks, which later epochs do not repeat
         self.handed = 0  # bytes of a call's outputs on base
         self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs of checks outside the arm's process
-        self._sample = secrets.randbits(31)  # of what these checks look at, which no side learns
+        self._sample_seed = secrets.randbits(31)  # of what these checks look at; no side learns it
         self._keeps = set[str]()  # variants whose outputs on base do not follow inputs that change in place
         self._packs = set[str]()  # variants whose outputs on base follow changed inputs only after another `prepare`
 
@@ -399,7 +399,7 @@ class CellSetup:
                 request = wire.Examine(
                     cell.workload, dict(cell.params), self.task.options.seed, turn.outputs, draw=turn.draw,
                     calls=turn.calls, layouts=read.layouts, pick=secrets.choice([turn.calls - 1, secrets.randbits(31)]), seen=seen,
-                    shared=turn.shared, sample=self._sample,
+                    shared=turn.shared, sample_seed=self._sample_seed,
                 )  # fmt: skip
                 checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
                 if not checked.ok:
@@ -423,7 +423,7 @@ class CellSetup:
         if state.arm.side == "base":
             with contextlib.suppress(OSError):
                 self.handed = (self.pool.factory.scratch / name).lstat().st_size
-        request = wire.Examine(cell.workload, dict(cell.params), seed, name, again, sample=self._sample)
+        request = wire.Examine(cell.workload, dict(cell.params), seed, name, again, sample_seed=self._sample_seed)
         checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
         return "" if checked.ok else checked.reason or _NO
 

@@ -357,7 +357,7 @@ class Examine:
     shared: bool = False  # the outputs are in the last snapshot (`Snap`), and not in a file
     # Of the turn: its file's size and "", then places and their bytes.
     seen: list[list[Any]] = field(default_factory=list)
-    sample: int = 0  # seeds torch for `reference`, which may draw what of the outputs it gives
+    sample_seed: int = 0  # of torch's generator when `reference` draws the rows that are checked; no side learns it
 
 
 @dataclass(frozen=True)

@@ -181,14 +181,14 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
             arms.mixed = (of, request.draw[:2]), drawn.mixtures(*map(arms.inputs, drawn.seeded(wanted, request.draw)))
         inputs = arms.inputs(wanted)
         drawn.mix(inputs, arms.mixed[1], seed)
-        expected = _referred(arms, wanted, inputs, request.sample)
+        expected = _referred(arms, wanted, inputs, request.sample_seed)
         digests = tuple(sampled_digests(expected))
         other = arms.references.setdefault(of, (seed, digests))
         if digests and other[0] != seed and other[1] == digests:
             raise Unsupported(drawn.NO_INFLUENCE)
     else:
         path.unlink(missing_ok=True)
-        expected = _reference(arms, wanted, again, request.sample)
+        expected = _reference(arms, wanted, again, request.sample_seed)
     found, cell = [str(each.dtype) for each in held(results)], wire.cell_id(request.workload, request.case)
     if request.outputs.startswith("base/") and found not in arms.types.get(cell, []):
         arms.types.setdefault(cell, []).append(found)
@@ -207,16 +207,16 @@ def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
     return kept
 
 
-def _reference(arms: Arms, request: wire.Open, again: wire.Open | None = None, sample: int | None = None) -> Any:
+def _reference(arms: Arms, request: wire.Open, again: wire.Open | None = None, sample_seed: int | None = None) -> Any:
     inputs = arms.inputs(request)
     if again is not None:
         _overwrite(inputs, arms.inputs(again))
-    return _referred(arms, request, inputs, request.seed if sample is None else sample)
+    return _referred(arms, request, inputs, request.seed if sample_seed is None else sample_seed)
 
 
-def _referred(arms: Arms, request: wire.Open, inputs: Any, sample: int) -> Any:
+def _referred(arms: Arms, request: wire.Open, inputs: Any, sample_seed: int) -> Any:
     module = arms.module(request.workload)
-    torch.manual_seed(sample)
+    torch.manual_seed(sample_seed)
     with running(module, "reference"):
         return module.reference(types.MappingProxyType(request.case), inputs)
 

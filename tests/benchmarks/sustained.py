@@ -20,9 +20,8 @@ from kernels.ffa.cuda import native
 from workloads import block_sparse, dense
 
 _BATCH = 10  # rounds between two waits for the GPU, so that it never idles
-_LEAST = (
-    30  # rounds; the call before sets a call's clock, and in fewer rounds no call follows every other equally often
-)
+# Rounds. A call's clock depends on the call before it, and in fewer rounds calls do not follow one another equally often.
+_LEAST = 30
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -73,7 +72,10 @@ def main() -> None:
     given = parser.parse_args()
     native.compile_library(verbose=False)
     for text in given.cases:
-        case = parsed(text)
+        try:
+            case = parsed(text)
+        except ValueError:
+            parser.error(f"{text}: not MASK:DIRECTION:TOKENS:QUERY_HEADS:KEY_HEADS")
         workload = dense if "mask_type" in case else block_sparse
         ops = dict(calls(workload, case))
         if len(ops) < 2:

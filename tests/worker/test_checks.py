@@ -322,9 +322,9 @@ def test_what_a_reference_draws_follows_from_the_judges_number_alone(worker: Sid
     case = {"how": "sampled"}
     worker.open("judged", case)
     seen = []
-    for seed, sample in ((4, 1), (4, 2), (5, 1)):
+    for seed, sample_seed in ((4, 1), (4, 2), (5, 1)):
         worker.ask(wire.Hand("base", seed, "handed"))
-        seen.append(worker.ask(wire.Examine("judged", case, seed, "handed", sample=sample)).reason)
+        seen.append(worker.ask(wire.Examine("judged", case, seed, "handed", sample_seed=sample_seed)).reason)
     assert seen[0] == seen[2] != seen[1]
 
 

@@ -93,7 +93,7 @@ def forward_tile(schedule: Schedule) -> tuple[int, int]:
 
 def _unmet_by_blocks(direction: str, schedule: Blocks) -> str:
     rows, keys = forward_tile(schedule) if direction == "fwd" else BWD_TILE
-    tiles = [(rows, keys)] if direction == "fwd" else [(rows, keys), (128, 128)]  # the latter as two of 64 rows
+    tiles = [(rows, keys)] if direction == "fwd" else [(rows, keys), (128, 128)]  # of 128 rows it takes 64 at a time
     if schedule.options.ref_block not in (None, *tiles):
         return f"the compute tile is given as {schedule.options.ref_block}"
     if (schedule.q_block != rows) if direction == "fwd" else (schedule.q_block % rows):

@@ -145,20 +145,8 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm
     gl.store(DV + at, gl.convert_layout(dv.to(dt), LS8), mask=mine)
 
 
-@gluon.jit(
-    do_not_specialize=[
-        "n_items",
-        "n_first",
-        "heads_per_group",
-        "Sq",
-        "Hk",
-        "group",
-        "list_len",
-        "resident",
-        "n_whole",
-        "cuts",
-    ]
-)
+@gluon.jit(do_not_specialize=["n_items", "n_first", "heads_per_group", "Sq", "Hk", "group", "list_len", "resident",
+                              "n_whole", "cuts"])  # fmt: skip
 def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, sm_scale, n_items, n_first, heads_per_group,
             Sq, Hk, group, list_len, resident, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
             QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip

@@ -220,7 +220,7 @@ def shares(
     """Which of count * heads pieces of work (item * heads + head) each program of a launch takes, one after the other:
     int32 [count * heads], and int32 [programs + 1], where each program's begin. In the order of a launch each goes to
     the program that would be free first. Without `lengths` all take equally long."""
-    if not lengths and programs == count * heads:
+    if not lengths and programs == count * heads:  # one each, head after head
         pieces = torch.arange(programs, dtype=torch.int32, device=device).view(count, heads).T.reshape(-1)
         return pieces, torch.arange(programs + 1, dtype=torch.int32, device=device)
     grouped = places.grouped * heads
