@@ -51,7 +51,7 @@ class Arms:
         self.opened: dict[str, Arm] = {}
         self.types: dict[str, list[list[str]]] = {}  # in the judge: cell -> data types of outputs of base's variants
         # In the judge: case -> seed of changed inputs, and digests of the reference on them.
-        self.references: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
+        self.references: dict[Any, tuple[int, tuple[str, ...]]] = {}
         self.mixed: tuple[Any, list[Any]] | None = None  # in the judge: a request's case and seeds, and its mixtures
         self.memory: torch.Tensor | None = None  # the judge's, for outputs of timed calls
         self.snapshot: torch.Tensor | None = None  # in the judge: what was in such memory at a reply

@@ -23,7 +23,7 @@ from abprof.records import messages as wire
 from abprof.worker import drawn, workload
 from abprof.worker.api import Check, Unsupported
 from abprof.worker.arms import Arm, Arms
-from abprof.worker.drawn import held
+from abprof.worker.drawn import changes, held
 from abprof.worker.faults import running
 
 NO_RESET = "a call depends on earlier calls, and the Op has no reset()"
@@ -183,7 +183,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
         drawn.mix(inputs, arms.mixed[1], seed)
         expected = _referred(arms, wanted, inputs, request.sample_seed)
         digests = tuple(sampled_digests(expected))
-        other = arms.references.setdefault(of, (seed, digests))
+        other = arms.references.setdefault((of, seed & 1), (seed, digests))  # of the same integers
         if digests and other[0] != seed and other[1] == digests:
             raise Unsupported(drawn.NO_INFLUENCE)
     else:
@@ -313,10 +313,10 @@ def sampled_digests(values: Any) -> list[str]:
 
 
 def _overwrite(inputs: Any, fresh: Any) -> None:
-    """Copy the floating-point tensors of `fresh` over those of `inputs`, where shape and dtype agree."""
+    """Copy the tensors of `fresh` over those of `inputs`, where these may change."""
     with torch.no_grad():
-        for old, new in zip(held(inputs), held(fresh), strict=False):
-            if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
+        for old, new, changing in zip(held(inputs), held(fresh), changes(inputs, fresh), strict=False):
+            if changing:
                 old.copy_(new)
 
 

@@ -25,7 +25,7 @@ from abprof.records import messages as wire
 from abprof.worker.api import Unsupported
 from abprof.worker.arms import Arms
 
-NO_INPUTS = "--untrusted changes floating-point inputs before each call, and this cell has none that it can change"
+NO_INPUTS = "--untrusted mixes finite floating-point inputs before each call, and this cell has none that it can mix"
 NO_INFLUENCE = "--untrusted changes floating-point inputs before each call, and the reference does not depend on them"
 _HASHED = 1 << 16  # bytes of a tensor that count for the next call's inputs
 _STEP, _STIRS = -0x61C8_8646_80B5_83EB, ((30, -0x40A7_B892_E31B_1A47), (27, -0x6B2F_B644_ECCE_EE15))
@@ -45,7 +45,7 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
     if arm.mixtures is None:
         arm.mixtures = mixtures(*map(arms.inputs, seeded(arm.request, request.draw)))
         arm.kept = Kept(Path(arms.start.scratch) / request.outputs, arms.memory if request.shared else None)
-    if not any(arm.mixtures):
+    if not any(each and each.finite for each in arm.mixtures):
         raise Unsupported(NO_INPUTS)
     arm.mixing = arm.mixing or mixer(arm.inputs, arm.mixtures, arms.clock.device)
     own, op, results, kept = arm.op, arm.op, list[Any](), arm.kept
@@ -133,22 +133,50 @@ def seeded(request: wire.Open, draw: list[int]) -> list[wire.Open]:
 
 
 def mixtures(one: Any, other: Any) -> list[Mixture | None]:
-    """Return a mixture for each tensor in the inputs of two seeds, in order; None for those that do not change.
+    """Return a mixture for each tensor in the inputs of two seeds, in order; None for those that do not change."""
+    pairs = zip(held(one), held(other), changes(one, other), strict=False)
+    return [_mixture(one.detach(), other.detach()) if changing else None for one, other, changing in pairs]
 
-    Tensors change if they are of a floating-point type and no element is another's too.
+
+def changes(one: Any, other: Any) -> list[bool]:
+    """Return, for each tensor in the inputs of two seeds, whether it may have the values of either.
+
+    A tensor does not if one element is another's too. Integers and booleans do only if all of them may, and if all that
+    is no tensor is the same for both seeds, because they may belong to each other.
     """
-    return [_mixture(*pair) for pair in zip(held(one), held(other), strict=False)]
+    pairs = [(a, b, a.is_floating_point()) for a, b in zip(held(one), held(other), strict=False)]
+    fit = [_fit(a, b) for a, b, _ in pairs]
+    linked = _outline(one) == _outline(other) and all(
+        f or real or torch.equal(a, b) for f, (a, b, real) in zip(fit, pairs, strict=True)
+    )
+    return [f and (real or linked) for f, (_, _, real) in zip(fit, pairs, strict=True)]
+
+
+def _fit(one: torch.Tensor, other: torch.Tensor) -> bool:
+    overlaps = any(s == 0 < n - 1 for s, n in zip(one.stride(), one.shape, strict=True))
+    return (one.shape, one.dtype) == (other.shape, other.dtype) and not overlaps
 
 
 def _mixture(one: torch.Tensor, other: torch.Tensor) -> Mixture | None:
-    overlaps = any(s == 0 < n - 1 for s, n in zip(one.stride(), one.shape, strict=True))
-    if not one.is_floating_point() or (one.shape, one.dtype) != (other.shape, other.dtype) or overlaps:
-        return None
-    one, other = one.detach(), other.detach()
+    if not one.is_floating_point():
+        return None if torch.equal(one, other) else Mixture(one, other, finite=False)
     if one.element_size() == 1:  # torch computes nothing in eight bits
         one, other = one.float(), other.float()
     finite = bool(one.isfinite().all() and other.isfinite().all())
     return Mixture(one, other - one if finite else other, finite)
+
+
+def _outline(values: Any) -> Any:
+    """Return what `values` has beside tensors. Objects that may be anything equal nothing."""
+    if isinstance(values, torch.Tensor):
+        return values.layout == torch.strided or object()
+    if isinstance(values, Mapping):
+        return [(key, _outline(part)) for key, part in values.items()]
+    if isinstance(values, list | tuple):
+        return [_outline(part) for part in values]
+    if dataclasses.is_dataclass(values):
+        return [_outline(getattr(values, field.name)) for field in dataclasses.fields(values)]
+    return values if isinstance(values, (*_PLAIN, torch.dtype, torch.device)) else object()
 
 
 def mixer(inputs: Any, mixed: list[Mixture | None], device: torch.device) -> Callable[[Any], None]:
@@ -191,11 +219,11 @@ def mixer(inputs: Any, mixed: list[Mixture | None], device: torch.device) -> Cal
 def mix(inputs: Any, mixed: list[Mixture | None], seed: Any) -> None:
     """Set the tensors of `inputs` to mixtures, in place.
 
-    Each element has a weight of its own between 0 and 1, so no result for one of the two gives that of the mixture. Of
-    tensors with infinities one of the two is copied.
+    Each element has a weight of its own between 0 and 1, so no result for one of the two gives that of the mixture.
+    Tensors with infinities, integers and booleans are copied, all of them from the same one of the two.
     """
     pairs = [(old, each) for old, each in zip(held(inputs), mixed, strict=False) if each is not None]
-    if not pairs:  # integers alone
+    if not pairs:
         return
     shapes = [shape for old, _ in pairs for shape in ((*old.shape[:-1], 1) if old.dim() else (), old.shape[-1:])]
     counts = [math.prod(shape) for shape in shapes]
@@ -203,11 +231,12 @@ def mix(inputs: Any, mixed: list[Mixture | None], seed: Any) -> None:
     parts = iter(part.view(shape) for part, shape in zip(weights.split(counts), shapes, strict=True))
     with torch.no_grad():
         for old, each in pairs:
-            rows, columns = (next(parts).to(each.one.device, each.one.dtype) for _ in range(2))
+            rows, columns = next(parts), next(parts)
             if each.finite:
+                rows, columns = (part.to(each.one.device, each.one.dtype) for part in (rows, columns))
                 old.copy_(torch.addcmul(each.one, each.other * columns, rows))
             else:
-                old.copy_(torch.where(rows.flatten()[0] < 0.5, each.one, each.other))
+                old.copy_(torch.where(torch.as_tensor(seed, device=each.one.device) & 1 == 0, each.one, each.other))
 
 
 def held(values: Any) -> Iterator[torch.Tensor]:

@@ -367,7 +367,7 @@ def test_what_timed_calls_returned_is_read_call_by_call(worker: Side) -> None:
 
 def test_inputs_that_cannot_change_are_not_timed(worker: Side) -> None:
     worker.open("judged", {"how": "integers"})
-    with pytest.raises(Exception, match="none that it can change"):
+    with pytest.raises(Exception, match="none that it can mix"):
         worker.ask(wire.Turn("base", 1, "cpu_clock", draw=[1, 2, 3], outputs="calls"))
 
 
