@@ -234,7 +234,7 @@ def guarantee(run: Run) -> str:
         return ""
     if run.options.untrusted:
         inside = clean(run.options.sandbox) or "a sandbox"
-        checks = "floating-point inputs changed before each call; another process checked a random sample of outputs"
+        checks = "inputs changed before each call; another process checked a random sample of outputs"
         return f"Code under test was not trusted: run in {inside}; {checks}"
     where = f"in {clean(run.options.sandbox)}" if run.options.sandbox else "without a sandbox"
     return f"For trusted code, {where}: a kernel that falsifies its own times or checks may pass; --untrusted guards against that"
