@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.measure.cell import KEPT
+from abprof.measure.out_of_process import KEPT
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, broken, load
 from tests.simulated.scenario import Scenario, Time

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from abprof.measure.cell import CellTask, Timeouts, measure_cell
+from abprof.measure.cell import measure_cell
 from abprof.measure.followup import slices
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
+from abprof.measure.setup import CellTask, Handed, Timeouts
 from abprof.records import LOOKS, Arm, Block, Cell, Item
 from abprof.records import messages as wire
 from abprof.system.files import refuse_full_disk
@@ -32,6 +33,7 @@ class _Known:
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a call, last epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
+    handed: dict[str, Handed] = field(default_factory=dict)  # by cell
     ahead: list[WorkerPool] = field(default_factory=list)  # of the next parts, which start before their turn
 
 
@@ -176,6 +178,7 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part], bu
                 by_base=load.checked == "sides",
                 usual=known.calls.get(cell.id, {}),
                 timeouts=known.timeouts,
+                handed=known.handed.setdefault(cell.id, Handed()),
                 # Large changes need no more than the first look; afterwards the budget has room for all looks.
                 room=budget / LOOKS[-1] / len(plan.cells) if known.epochs[cell.id] >= LOOKS[0] else 0.0,
             )

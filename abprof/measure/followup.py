@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from abprof.measure import turns
-from abprof.measure.cell import CellSetup, CellTask
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
+from abprof.measure.setup import CellSetup, CellTask
 from abprof.records import LONGEST_CALL, SUSTAINED, Arm, Block, Cell, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault

@@ -354,7 +354,7 @@ class Examine:
     calls: int = 0  # of that turn
     layouts: str = ""  # `Turned.layouts`
     pick: int = 0  # modulo `calls`: the call whose outputs are checked
-    shared: bool = False  # the outputs are in the last snapshot (`Snap`), and not in a file
+    shared: bool = False  # the outputs are in the last snapshot that was `kept` (`Snap`), and not in a file
     # Of the turn: its file's size and "", then places and their bytes.
     seen: list[list[Any]] = field(default_factory=list)
     sample_seed: int = 0  # of torch's generator when `reference` draws the rows that are checked; no side learns it
@@ -374,10 +374,12 @@ class Shared:
 
 @dataclass(frozen=True)
 class Snap:
-    """Request to the judge: copy the first `bytes` bytes of that memory to memory that no other process has."""
+    """Request to the judge: copy the first `bytes` bytes of that memory to memory that no other process has. `kept`: to
+    that which `Examine` reads, else to some that is not read, which takes as long."""
 
     worker: str
     bytes: int
+    kept: bool = True
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Arms:
         self.mixed: tuple[Any, list[Any]] | None = None  # in the judge: a request's case and seeds, and its mixtures
         self.memory: torch.Tensor | None = None  # the judge's, for outputs of timed calls
         self.snapshot: torch.Tensor | None = None  # in the judge: what was in such memory at a reply
+        self.unread: torch.Tensor | None = None  # in the judge: the same of turns that it does not check
         self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import
         self._package: types.ModuleType | None = None
 

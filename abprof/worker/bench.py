@@ -91,14 +91,16 @@ class Bench(Arms):
         memory, descriptor = shared.made(self.clock.device)
         self._shares[request.worker] = memory
         self.snapshot = torch.empty_like(memory) if self.snapshot is None else self.snapshot
+        self.unread = torch.empty_like(memory) if self.unread is None else self.unread
         with socket.socket(fileno=os.dup(self.beside)) as channel:
             socket.send_fds(channel, [b"."], [descriptor])
         os.close(descriptor)
         return wire.Shared(len(memory))
 
     def snap(self, request: wire.Snap) -> wire.Done:
-        assert self.snapshot is not None
-        self.snapshot[: request.bytes].copy_(self._shares[request.worker][: request.bytes])
+        place = self.snapshot if request.kept else self.unread
+        assert place is not None
+        place[: request.bytes].copy_(self._shares[request.worker][: request.bytes])
         self.clock.sync()
         return wire.Done()
 
