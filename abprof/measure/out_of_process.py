@@ -72,17 +72,18 @@ class OutOfProcess:
         """Check the arm's outputs in another process and return what is wrong; "": nothing, or the arm failed.
 
         Calls the operation twice, and changes its inputs in place in between. If only the second outputs are wrong,
-        `prepare` is called again, since it may have transformed the inputs. If they are then still wrong, but not on
-        base, the package returns old outputs. Raises WorkerFault and WorkerDied if the other process fails.
+        `prepare` is called again, since it may have transformed the inputs (at once, if base's did). If they are then still
+        wrong, but not on base, the package returns old outputs. Raises WorkerFault and WorkerDied if the other process fails.
         """
         first, second = self._seeds
-        found = self._examined_outside(state, second)
+        anew = state.arm.side != "base" and state.arm.variant in self._task.handed.packs
+        found = self._examined_outside(state, second, anew=anew)
         plain = self._examined_outside(state, None) if found else None
         if not found or plain is None:
             return ""
         if plain:
             return f"checked outside its process (seed {first}): {plain}"
-        kept = self._examined_outside(state, second, anew=True)
+        kept = found if anew else self._examined_outside(state, second, anew=True)
         if state.arm.side == "base":
             (self._task.handed.keeps if kept else self._task.handed.packs).add(state.arm.variant)
         blamed = kept and state.arm.side != "base" and state.arm.variant not in self._task.handed.keeps

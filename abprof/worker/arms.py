@@ -53,6 +53,7 @@ class Arms:
         # In the judge: case -> seed of changed inputs, and digests of the reference on them.
         self.references: dict[Any, tuple[int, tuple[str, ...]]] = {}
         self.mixed: tuple[Any, list[Any]] | None = None  # in the judge: a request's case and seeds, and its mixtures
+        self.expected: dict[str, Any] = {}  # in the judge: the last reference for a first call, which sides share
         self.memory: torch.Tensor | None = None  # the judge's, for outputs of timed calls
         self.snapshot: torch.Tensor | None = None  # in the judge: what was in such memory at a reply
         self.unread: torch.Tensor | None = None  # in the judge: the same of turns that it does not check

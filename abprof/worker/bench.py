@@ -147,6 +147,7 @@ class Bench(Arms):
     def close(self, _request: wire.Close) -> wire.Done:
         self.opened.clear()
         self.mixed = None
+        self.expected.clear()
         gc.collect()
         gc.freeze()  # objects that outlive a cell are permanent
         self.clock.reset_peak()
