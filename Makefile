@@ -70,10 +70,10 @@ test: $(STAMP) browser sandbox
 
 test-slow: $(STAMP) compiled browser sandbox
 	@# Test by test: these tests do not depend on each other.
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py \
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not nightly and not gpu' --ignore=tests/test_demo.py \
 	  --ignore=tests/why/test_real_causes.py --ignore=tests/on_ray --ignore=tests/slurm
 	@# These tests measure real kernels within a budget, or use every core: they run alone.
-	$(BIN)/pytest -rs -m 'slow and not gpu' tests/test_demo.py tests/why/test_real_causes.py \
+	$(BIN)/pytest -rs -m 'slow and not nightly and not gpu' tests/test_demo.py tests/why/test_real_causes.py \
 	  tests/slurm tests/on_ray
 
 # The long forms of fuzzing, random faults, Slurm and Ray; .ci/run runs the short forms.

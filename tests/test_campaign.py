@@ -11,7 +11,7 @@ from tests.simulated.campaign import SPREAD, drawn, play
 FIRST = {drawn(number).end: number for number in reversed(range(200))}
 SPREADS = {drawn(number).end: number for number in reversed(range(SPREAD, SPREAD + 60))}
 ROUNDS = sorted((*FIRST.values(), *SPREADS.values()))
-SHORT = set(ROUNDS[:: len(ROUNDS) // 5])
+SHORT = set(ROUNDS[:: len(ROUNDS) // 3])
 
 
 @pytest.mark.parametrize(

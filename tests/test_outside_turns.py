@@ -106,7 +106,9 @@ def test_what_bases_threads_do_outside_turns_the_targets_may_do(tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", BURNS)
+@pytest.mark.parametrize(
+    "how", ["a thread", "a child of its own session", pytest.param("a child process", marks=pytest.mark.nightly)]
+)
 def test_a_package_that_burns_while_base_has_its_turn(tmp_path: Path, how: str) -> None:
     body = "".join(f"        {line}\n" for line in BURNS[how].format("_burn").splitlines())
     status, reason = outcome(tmp_path, LOOP + FIRST_CALL.format(body))

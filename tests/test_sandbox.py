@@ -93,7 +93,9 @@ def test_a_continued_run_was_in_a_sandbox_if_all_its_parts_were(
 
 @needs_sandbox
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_a_run_that_is_ended_leaves_no_process_in_a_sandbox(tmp_path: Path, number: int, code: int) -> None:
     repo = tiny_repo(tmp_path / "repo", 100)
     repo.branch("same")

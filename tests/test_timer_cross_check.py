@@ -147,7 +147,10 @@ def test_faster_than_the_device_can_be(best: float, factor: float, said: bool) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "forged"),
-    [("inside", [("/ 10", 100), ("/ 10", 250)]), ("outside", [("/ 4", 100)])],
+    [
+        pytest.param("inside", [("/ 10", 100), ("/ 10", 250)], marks=pytest.mark.nightly),
+        ("outside", [("/ 4", 100)]),
+    ],
 )
 def test_a_package_that_patches_the_timer(tmp_path: Path, check: str, forged: list[tuple[str, int]]) -> None:
     """Its clock goes slower, so that its calls seem to take less time. Beside heavy load the epochs may not decide."""

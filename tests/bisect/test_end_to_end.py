@@ -157,7 +157,7 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_bisection_goes_on_where_it_was_ended(tmp_path: Path, how: signal.Signals) -> None:
     story = Story(tmp_path)
     commits = story.line([1.0] * 5 + [SLOW] * 4)

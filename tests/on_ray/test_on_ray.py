@@ -113,6 +113,7 @@ def test_a_model_that_no_node_has_is_one_line(lab: OnRay) -> None:
     assert "of model B200" in done.err
 
 
+@pytest.mark.nightly
 def test_it_ends_clean_in_the_middle(lab: OnRay) -> None:
     lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
     process = lab.begin()

@@ -108,7 +108,7 @@ def test_a_job_that_somebody_cancels_is_measured_again_whole(lab: OnSlurm) -> No
     assert "CANCELLED" in loss.reason or "interrupted" in loss.reason
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_lost_nodes_cells_are_measured_on_another(tmp_path: Path) -> None:
     installed()
     with cluster(tmp_path / "slurm", {"n1": "h200", "n2": "h100"}) as made:

@@ -188,7 +188,10 @@ def test_what_only_got_another_name_is_no_pass(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="compiles CUDA C++")
-@pytest.mark.parametrize("branch", marked.SETS["cuda"])
+@pytest.mark.parametrize(
+    "branch",
+    [pytest.param(name, marks=pytest.mark.nightly if at % 2 else ()) for at, name in enumerate(marked.SETS["cuda"])],
+)
 def test_a_cause_in_cuda_at_a_known_line_is_named(tmp_path: Path, branch: str) -> None:
     compiled, part = [], f"{marked.BRANCHES[branch].part}_kernel"
     for changes in (None, {branch}):
