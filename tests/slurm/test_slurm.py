@@ -102,6 +102,7 @@ def struck(lab: OnSlurm, strike: Callable[[OnSlurm, str], None]) -> tuple[Run, i
     return done.run, shard
 
 
+@pytest.mark.nightly
 def test_a_job_that_somebody_cancels_is_measured_again_whole(lab: OnSlurm) -> None:
     run, shard = struck(lab, lambda lab, node: lab.on.cancel(job_on(lab, node)))
     (loss,) = [loss for loss in run.losses if loss.shard == shard]
