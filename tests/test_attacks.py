@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from abprof.records import LOOKS
 from tests.gitrepo import GitRepo, make_repo
 from tests.sandboxes import needs_sandbox
 from tests.tinyrepo import Done, abprof_afresh
@@ -19,8 +20,9 @@ ON_GPU = {file.stem: file for file in sorted((ATTACKS / "gpu").glob("*.py"))}
 # Do the work where inputs change, or where they are stopped outside their turns, so they may be `same`: and the one that is
 # slow in half of its epochs, in one of 16 runs of four epochs.
 WORKS = {"memo_by_version", "memo_by_sample", "stray_b", "slow_epochs_dropped"}
-FAMILIES = [  # others are in test_bot_command.py, test_outside_turns.py and test_out_of_process_check.py
-    "broadcast", "memo_by_address", "turns_read_zero", "rewritten_source", "calls_as_one_batch", "work_after_the_reply",
+FAMILIES = [  # call_count and clock_at_a_quarter are in test_bot_command.py, threads in test_outside_turns.py
+    "lazy_subclass", "memo_by_address", "turns_read_zero", "rewritten_source", "hog_by_unreaped_children",
+    "calls_as_one_batch", "work_after_the_reply",
 ]  # fmt: skip
 SPEED = {"faster", "slight", "same"}
 HONEST = """
@@ -80,7 +82,18 @@ def measured(folder: Path, names: list[str], *options: str) -> Done:
     """Compare the attacks with honest base in one run."""
     repo = attacked(folder / "repo", names)
     device = "cuda" if on_gpu(names) else "cpu"
-    asked = ("--device", device, "--no-peers", "--epochs", "3", "--timeout", "30s", "--budget", "60m", "--json")
+    asked = (
+        "--device",
+        device,
+        "--no-peers",
+        "--epochs",
+        str(LOOKS[0]),
+        "--timeout",
+        "30s",
+        "--budget",
+        "60m",
+        "--json",
+    )
     done = abprof_afresh("main", "attack", *asked, *options, cwd=repo.path, home=folder / "home", OMP_NUM_THREADS="1")
     assert done.code in (0, 1, 4), done.err
     return done

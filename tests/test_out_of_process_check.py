@@ -86,12 +86,15 @@ def test_timed_calls_are_checked_on_inputs_that_changed(
 ) -> None:
     """A simulated worker writes beside its scenario, so its wall lets everything through."""
     monkeypatch.setenv("PATH", fake(tmp_path / "wall", LETS), prepend=os.pathsep)
-    faults = [broken("wrong", "skips", "target", verb="turn")]
-    asked = Scenario(workloads={"w": load(["skips", "honest"])}, times=[Time(ns=1e6)], faults=faults)
+    faults = [broken("wrong", "skips", "target", verb="turn"), broken("wrong", "both", verb="turn")]
+    asked = Scenario(workloads={"w": load(["skips", "honest", "both"])}, times=[Time(ns=1e6)], faults=faults)
     lab = new_lab(asked)
     result = lab.abprof("main", "fast", "--untrusted", "--epochs", "4")
     assert (result.status("w/case=honest", "target"), result.verdict("w/case=skips")) == (("ok", ""), "broken")
     assert "a timed call's outputs, on inputs drawn for it: " in result.status("w/case=skips", "target")[1]
+    assert [result.status("w/case=both", arm)[0] for arm in ("base", "target")] == ["wrong", "ok"], (
+        "not the target's fault"
+    )
     assert result.run.options.untrusted
     assert "Code under test was not trusted: run in bubblewrap 9" in (result.folder / "report.md").read_text()
     by_hand = lab.abprof("main", "fast", "--check", "outside", "--epochs", "4")

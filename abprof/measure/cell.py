@@ -83,9 +83,9 @@ class _Turns:
     def __init__(self, cell: CellSetup, judge: OutOfProcess) -> None:
         self.cell, self.judge, self.task = cell, judge, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
-        self._due: Callable[[], None] | None = (
-            None  # checks a turn's outputs, after the round: no turn shall come behind it
-        )
+        self._due = list[
+            Callable[[], None]
+        ]()  # checks of turns' outputs, after the round: no turn shall come behind one
         self._watches: list[tuple[int, int]] = []  # ns of each watch, and ns of them in which the GPU was busy
         # Process id of a worker -> its compiled kernels before its first turn.
         self.compiles: dict[int | None, int] = {}
@@ -188,7 +188,7 @@ class _Turns:
 
         def at_reply() -> None:
             nonlocal kept, seen
-            kept = self._due is None and self.judge.draws(state)
+            kept = not (request.shared and self._due) and self.judge.draws(state)  # the judge keeps one turn's outputs
             seen = self.judge.at_reply(state, request, kept=kept)
 
         read: wire.Turned | None = self.cell.ask(state, request, at_reply if request.draw else None)
@@ -202,7 +202,13 @@ class _Turns:
         if request.draw and self.cell.device.kind == "cuda" and not secrets.randbelow(_WATCHED):
             self._watch(state, min(waited, _LONGEST_WATCH))
         if kept:
-            self._due = functools.partial(self.judge.check_drawn, state, request, read, seen)
+            try:
+                copied = self.judge.copied(request)
+            except OSError as error:
+                self.cell.fail(state, "crash", f"what its calls returned could not be copied: {error}")
+                state.opened = None
+                return None
+            self._due.append(functools.partial(self.judge.check_drawn, state, copied, read, seen))
         start, end = read.start - self.origin, read.end - self.origin
         # A simulated worker reports times that have not passed. With --untrusted each turn counts, also one that first
         # makes inputs anew: code could forge the turns that the parent's clock does not read.
@@ -210,9 +216,8 @@ class _Turns:
         return Turn(index, start, end, read.value, read.wall, read.empty, read.mhz, known)
 
     def _check_due(self) -> None:
-        if self._due is not None:
-            self._due()
-        self._due = None
+        while self._due:
+            self._due.pop()()
 
     def _watch(self, state: ArmState, ns: int) -> None:
         """Have the judge watch the GPU in the place of the next turn: a kernel that a side left running slows other sides'."""

@@ -40,8 +40,8 @@ class OutOfProcess:
         self._sample_seed = secrets.randbits(31)  # of what these checks look at; no side learns it
         self._alone = not any(arm.under_test and arm.side != "base" for arm in cell.task.arms)  # base is under test
         # Of timed calls the judge also checks types, which must be those of base's outputs: a new judge looks at these first.
-        new = cell.task.options.untrusted and cell.task.handed.judge != self._judge_pid()
-        self._due = cell.task.options.check == "outside" and (cell.task.check or new)
+        self._new_judge = cell.task.options.untrusted and cell.task.handed.judge != self._judge_pid()
+        self._snapped: int | None = None  # process id of the judge that has a turn's outputs in its memory
 
     def _judge_pid(self) -> int | None:
         with contextlib.suppress(WorkerDied, WorkerFault):  # the first request to it says why
@@ -49,8 +49,12 @@ class OutOfProcess:
         return None
 
     def check(self, state: ArmState) -> None:
-        """Check what a call of the arm returns, if this epoch does or the judge has not seen base's outputs yet."""
-        if not (self._due and state.takes_turns and state.outcome.status == "ok") or state.arm.peer:
+        """Check what a call of the arm returns, if this epoch does or, with --untrusted, none has yet."""
+        options = self._task.options
+        missing = options.untrusted and (self._new_judge or state.arm.id not in self._task.handed.right)
+        if options.check != "outside" or not (self._task.check or missing) or state.arm.peer:
+            return
+        if not (state.takes_turns and state.outcome.status == "ok"):
             return
         began = time.monotonic()
         self._check(state)
@@ -84,6 +88,8 @@ class OutOfProcess:
         if plain:
             return f"checked outside its process (seed {first}): {plain}"
         kept = found if anew else self._examined_outside(state, second, anew=True)
+        if kept is None:
+            return ""
         if state.arm.side == "base":
             (self._task.handed.keeps if kept else self._task.handed.packs).add(state.arm.variant)
         blamed = kept and state.arm.side != "base" and state.arm.variant not in self._task.handed.keeps
@@ -93,8 +99,13 @@ class OutOfProcess:
         """Return the turn with inputs that change and outputs that are kept, for --untrusted."""
         if not self._task.options.untrusted:
             return turn
+        state.turns += 1
         name = hashlib.sha256(state.arm.id.encode()).hexdigest()[:24]
-        anew, draw = state.arm.variant in self._task.handed.packs, [*self._seeds, secrets.randbits(31)]
+        # The last bit chooses the integers: all arms have the same in a round (`drawn.seed`).
+        anew, draw = (
+            state.arm.variant in self._task.handed.packs,
+            [*self._seeds, 2 * secrets.randbits(30) + state.turns % 2],
+        )
         outputs = f"{state.arm.side}/{name}.calls"
         return dataclasses.replace(turn, draw=draw, outputs=outputs, anew=anew, shared=self._fitting > 0)
 
@@ -109,14 +120,16 @@ class OutOfProcess:
         return max(0, self._pool.factory.room // max(1, self._task.handed.bytes) - _REPEATS)
 
     def draws(self, state: ArmState) -> bool:
-        """Draw whether to check what the arm's turn returned, which the check can read until the arm's next turn.
+        """Draw whether to check what the arm's turn has returned.
 
-        The share of turns falls with their number: of 8 turns 3 are checked, of 100 turns 8. Of base only the first calls
-        are checked, unless it is the side under test.
+        The share of turns falls with their number: of 8 turns 3 are checked, of 100 turns 7. Of base one turn is checked
+        with either choice of integers, so that a workload's fault is not the target's; all as above if base is under test.
         """
-        state.turns += 1
-        trusted = not state.arm.under_test or (state.arm.side == "base" and not self._alone)
-        return not (trusted or secrets.randbelow(1 + (state.turns + 1) // 2))
+        if not state.arm.under_test:
+            return False
+        if state.arm.side == "base" and not self._alone:
+            return (state.arm.variant, state.turns % 2) not in self._task.handed.timed
+        return not secrets.randbelow(1 + (state.turns + 1) // 2)
 
     def at_reply(self, state: ArmState, turn: wire.Turn, *, kept: bool) -> list[list[Any]]:
         """Have another process read the outputs of a turn that has just ended: all by the judge, or some in their file.
@@ -126,9 +139,23 @@ class OutOfProcess:
         size = min(self._pool.factory.room, self._task.handed.bytes * (turn.calls + _REPEATS))
         try:
             self._pool.judge().call(wire.Snap(state.arm.worker, size, kept), self._task.options.timeout)
+            self._snapped = self._judge_pid() if kept else self._snapped
         except (WorkerFault, WorkerDied) as error:
             self._cell.fail(state, "crash", f"the worker that reads outputs failed: {error.reason}")
         return []
+
+    def copied(self, turn: wire.Turn) -> wire.Turn:
+        """Return the turn with its outputs where no side can write: in a turn of another arm the same process could, and
+        would not have to do so in its own. Raises OSError."""
+        if turn.shared:
+            return turn
+        scratch, most = self._pool.factory.scratch, self._task.handed.bytes * (turn.calls + _REPEATS)
+        data, place = b"", Path("drawn", turn.outputs.replace("/", "-"))
+        with contextlib.suppress(OSError):  # the judge then says what is missing
+            data = doorway.read(scratch / turn.outputs, most, scratch)
+        (scratch / place).parent.mkdir(exist_ok=True)
+        (scratch / place).write_bytes(data)
+        return dataclasses.replace(turn, outputs=str(place))
 
     def check_drawn(self, state: ArmState, turn: wire.Turn, read: wire.Turned, seen: list[list[Any]]) -> None:
         """Have the judge check what one timed call of the turn returned, and that it is what was `seen` at the reply.
@@ -138,16 +165,21 @@ class OutOfProcess:
         """
         if not state.takes_turns:
             return
-        began, cell = time.monotonic(), self._task.cell
+        began, cell, base = time.monotonic(), self._task.cell, state.arm.side == "base" and not self._alone
+        pick = 0 if base else secrets.choice([turn.calls - 1, secrets.randbits(31)])
         try:
+            if turn.shared and self._snapped != self._judge_pid():
+                raise WorkerDied("it ended before the check")
             request = wire.Examine(
                 cell.workload, dict(cell.params), self._task.options.seed, turn.outputs, draw=turn.draw,
-                calls=turn.calls, layouts=read.layouts, pick=secrets.choice([turn.calls - 1, secrets.randbits(31)]), seen=seen,
+                calls=turn.calls, layouts=read.layouts, pick=pick, seen=seen,
                 shared=turn.shared, sample_seed=self._sample_seed,
             )  # fmt: skip
             checked: wire.CheckResult = self._pool.judge().call(request, self._task.options.timeout)
             if not checked.ok:
                 self._cell.wrong(state, f"a timed call's outputs, on inputs drawn for it: {checked.reason or SAYS_NO}")
+            elif base:
+                self._task.handed.timed.add((state.arm.variant, turn.draw[2] % 2))
         except WorkerFault as error:
             if error.status != "unsupported":  # outputs that the check does not take
                 self._cell.wrong(state, f"a timed call's outputs: {error.reason}")
@@ -171,6 +203,8 @@ class OutOfProcess:
         checked: wire.CheckResult = self._pool.judge().call(request, self._task.options.timeout)
         if state.arm.side == "base":
             self._task.handed.judge = self._judge_pid()
+        if checked.ok:
+            self._task.handed.right.add(state.arm.id)
         return "" if checked.ok else checked.reason or SAYS_NO
 
 

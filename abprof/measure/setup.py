@@ -59,9 +59,12 @@ def _operation(cell: str, arm: Arm) -> tuple[str, str, str, str]:
 
 @dataclass
 class Handed:
-    """What the check of base's outputs outside its process has found; it stands in later epochs, with the same judge."""
+    """What checks outside the arms' processes have found; it stands in later epochs, with the same judge."""
 
     judge: int | None = None  # process id of the judge
+    right: set[str] = field(default_factory=set)  # arms, of all sides, whose first calls were found right
+    # Variants with the parity of a turn of base's whose timed call was found right (--untrusted).
+    timed: set[tuple[str, int]] = field(default_factory=set)
     bytes: int = 0  # of a call's outputs
     keeps: set[str] = field(default_factory=set)  # variants whose outputs do not follow inputs that change in place
     packs: set[str] = field(default_factory=set)  # variants whose outputs do so only after another `prepare`
@@ -92,7 +95,7 @@ class ArmState:
     outcome: Outcome = field(default_factory=lambda: Outcome(status="ok"))
     opened: wire.Opened | None = None
     captured: wire.Captured | None = None  # the arm's CUDA graph (--timer graph)
-    turns: int = 0  # turns so far whose inputs changed (--untrusted)
+    turns: int = 0  # turns so far (--untrusted)
     refused: bool = False  # whether the arm's calls could not be captured in a CUDA graph
 
     @property

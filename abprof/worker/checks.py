@@ -133,16 +133,17 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
     """Call the arm on inputs made with `request.seed`, and write the outputs to a file, which another worker checks."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
+    anew = request.anew
     if request.again is not None:
         arm.op.call()
-        _overwrite(arm.inputs, arms.inputs(dataclasses.replace(opened, seed=request.again)))
-    if request.anew:
+        anew = _overwrite(arm.inputs, arms.inputs(dataclasses.replace(opened, seed=request.again))) or anew
+    if anew:
         arm.op = arms.prepared(opened, arm.inputs)
     arm.op.restore()
     try:
         results = arm.op.call()
     except RuntimeError as error:  # autograd refuses what was computed before: the judge then says so, and asks anew
-        if request.again is None or request.anew or _INPLACE not in str(error):
+        if request.again is None or anew or _INPLACE not in str(error):
             raise
         results = []
     _save(_portable(results, host=True), Path(arms.start.scratch) / request.outputs)
@@ -176,6 +177,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     except _UNREADABLE as error:
         return wire.CheckResult(False, f"what a call returned cannot be read: {error}")
     if request.draw:
+        arms.expected.clear()
         of = request.workload, str(request.case)
         if arms.mixed is None or arms.mixed[0] != (of, request.draw[:2]):
             arms.mixed = None  # frees the memory first
@@ -184,15 +186,18 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
         drawn.mix(inputs, arms.mixed[1], seed)
         expected = _referred(arms, wanted, inputs, request.sample_seed)
         digests = tuple(sampled_digests(expected))
-        other = arms.references.setdefault((of, seed & 1), (seed, digests))  # of the same integers
+        alike = (of, *request.draw[:2], seed & 1) if any(m and not m.finite for m in arms.mixed[1]) else of
+        other = arms.references.setdefault(alike, (seed, digests))  # of the same integers
         if digests and other[0] != seed and other[1] == digests:
             raise Unsupported(drawn.NO_INFLUENCE)
     else:
         path.unlink(missing_ok=True)
         asked = str((wanted, again, request.sample_seed))
-        if asked not in arms.expected:
-            arms.expected = {asked: _reference(arms, wanted, again, request.sample_seed)}
-        expected = copy.deepcopy(arms.expected[asked])  # a check may write to it
+        expected = arms.expected.pop(asked, None)
+        arms.expected.clear()  # frees the memory first
+        expected = _reference(arms, wanted, again, request.sample_seed) if expected is None else expected
+        with contextlib.suppress(Exception):  # not of what has a gradient
+            arms.expected[asked] = copy.deepcopy(expected)  # a check may write to it
     found, cell = [str(each.dtype) for each in held(results)], wire.cell_id(request.workload, request.case)
     if request.outputs.startswith("base/") and found not in arms.types.get(cell, []):
         arms.types.setdefault(cell, []).append(found)
@@ -316,12 +321,16 @@ def sampled_digests(values: Any) -> list[str]:
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
 
 
-def _overwrite(inputs: Any, fresh: Any) -> None:
-    """Copy the tensors of `fresh` over those of `inputs`, where these may change."""
+def _overwrite(inputs: Any, fresh: Any) -> bool:
+    """Copy the tensors of `fresh` over those of `inputs`, where these may change. Return whether some are not of a
+    floating-point type, and other values: `prepare` may have read them."""
+    integers = False
     with torch.no_grad():
         for old, new, changing in zip(held(inputs), held(fresh), changes(inputs, fresh), strict=False):
             if changing:
+                integers |= not (old.is_floating_point() or torch.equal(old, new))
                 old.copy_(new)
+    return integers
 
 
 # ---------------------------------------------------------------- the values that a call returns

@@ -49,6 +49,8 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
         raise Unsupported(NO_INPUTS)
     arm.mixing = arm.mixing or mixer(arm.inputs, arm.mixtures, arms.clock.device)
     own, op, results, kept = arm.op, arm.op, list[Any](), arm.kept
+    # `prepare` may read integers, as for the size of a buffer.
+    anew = request.anew or any(each and not each.one.is_floating_point() for each in arm.mixtures)
     kept.begin()
 
     def keep() -> None:
@@ -60,7 +62,7 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
         nonlocal op
         keep()
         arm.mixing(seed(request.draw[2], len(kept.layouts), kept.last))
-        op = arms.prepared(arm.request, arm.inputs) if request.anew else op
+        op = arms.prepared(arm.request, arm.inputs) if anew else op
         op.restore()
 
     arm.op = dataclasses.replace(own, call=lambda: results.append(op.call()), reset=reset)
@@ -95,7 +97,8 @@ class Mixture:
 def seed(draw: int, number: int, before: Any) -> Any:
     """Return the seed of the inputs of a turn's call `number`, given what the call before it returned: a side that did
     several calls as one batch would not know their inputs. Of large tensors evenly spaced bytes count. If they are
-    on a GPU, so is the seed: the host does not wait for it."""
+    on a GPU, so is the seed: the host does not wait for it. The last bit chooses the integers, in turns: outputs do not
+    count for it, because a side could then choose those that are quicker."""
     digest, sums = hashlib.sha256(f"{draw} {number}".encode()), list[torch.Tensor]()
     for tensor in held(before):
         flat = tensor.reshape(-1).view(torch.uint8)
@@ -104,7 +107,7 @@ def seed(draw: int, number: int, before: Any) -> Any:
             sums.append((some.long() * _places(len(some), some.device)).sum())
         else:
             digest.update(some.numpy().tobytes())
-    return sum(sums, start=int.from_bytes(digest.digest()[:7], "big"))
+    return 2 * sum(sums, start=int.from_bytes(digest.digest()[:7], "big")) + (draw + number) % 2
 
 
 def _bits(seed: Any, count: int, device: torch.device) -> torch.Tensor:
@@ -223,17 +226,15 @@ def mix(inputs: Any, mixed: list[Mixture | None], seed: Any) -> None:
     Tensors with infinities, integers and booleans are copied, all of them from the same one of the two.
     """
     pairs = [(old, each) for old, each in zip(held(inputs), mixed, strict=False) if each is not None]
-    if not pairs:
-        return
-    shapes = [shape for old, _ in pairs for shape in ((*old.shape[:-1], 1) if old.dim() else (), old.shape[-1:])]
+    mixing = [old for old, each in pairs if each.finite]
+    shapes = [shape for old in mixing for shape in ((*old.shape[:-1], 1) if old.dim() else (), old.shape[-1:])]
     counts = [math.prod(shape) for shape in shapes]
-    weights = _weights(seed, sum(counts), pairs[0][1].one.device)
+    weights = _weights(seed, sum(counts), mixing[0].device) if mixing else torch.empty(0)
     parts = iter(part.view(shape) for part, shape in zip(weights.split(counts), shapes, strict=True))
     with torch.no_grad():
         for old, each in pairs:
-            rows, columns = next(parts), next(parts)
             if each.finite:
-                rows, columns = (part.to(each.one.device, each.one.dtype) for part in (rows, columns))
+                rows, columns = (next(parts).to(each.one.device, each.one.dtype) for _ in range(2))
                 old.copy_(torch.addcmul(each.one, each.other * columns, rows))
             else:
                 old.copy_(torch.where(torch.as_tensor(seed, device=each.one.device) & 1 == 0, each.one, each.other))

@@ -54,3 +54,11 @@ def test_masks_stay_where_values_that_cannot_change_may_belong_to_them(more: Cal
     found = calls(lambda seed: made(seed, **more(seed)))
     assert {str(each["mask"].tolist()) for each in found} == {str(made(1)["mask"].tolist())}
     assert len({str(each["x"].tolist()) for each in found}) == 40
+
+
+def test_what_a_call_returned_does_not_choose_the_next_integers() -> None:
+    """The float inputs depend on it; the integers come in turns, so a side cannot have the quicker ones more often."""
+    returned = [torch.full((4,), float(number)) for number in range(20)]
+    seeds = [[drawn.seed(8, number, before) for before in returned] for number in range(4)]
+    assert [len(set(each)) for each in seeds] == [20] * 4
+    assert [{seed & 1 for seed in each} for each in seeds] == [{0}, {1}, {0}, {1}]
