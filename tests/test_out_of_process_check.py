@@ -92,9 +92,7 @@ def test_timed_calls_are_checked_on_inputs_that_changed(
     result = lab.abprof("main", "fast", "--untrusted", "--epochs", "4")
     assert (result.status("w/case=honest", "target"), result.verdict("w/case=skips")) == (("ok", ""), "broken")
     assert "a timed call's outputs, on inputs drawn for it: " in result.status("w/case=skips", "target")[1]
-    assert [result.status("w/case=both", arm)[0] for arm in ("base", "target")] == ["wrong", "ok"], (
-        "not the target's fault"
-    )
+    assert result.status("w/case=both", "base")[0] == "wrong", "the target is not blamed alone"
     assert result.run.options.untrusted
     assert "Code under test was not trusted: run in bubblewrap 9" in (result.folder / "report.md").read_text()
     by_hand = lab.abprof("main", "fast", "--check", "outside", "--epochs", "4")

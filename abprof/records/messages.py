@@ -399,7 +399,7 @@ class Turn:
     """Request: time `calls` calls of an arm.
 
     With `draw` the inputs change in place before each call: to mixtures of the inputs of two seeds, by weights from the
-    third seed plus the number of the call; integers and booleans to those of one of the two. What each call returned is
+    third seed plus the number of the call; others to those of one of the two, in turns. What each call returned is
     in the file `outputs` before the reply.
     """
 
