@@ -71,6 +71,8 @@ class OutOfProcess:
             return
         if fault:
             self._cell.wrong(state, fault)
+        elif state.takes_turns:
+            self._task.handed.right.add(state.arm.id)
 
     def _fault_outside(self, state: ArmState) -> str:
         """Check the arm's outputs in another process and return what is wrong; "": nothing, or the arm failed.
@@ -101,11 +103,8 @@ class OutOfProcess:
             return turn
         state.turns += 1
         name = hashlib.sha256(state.arm.id.encode()).hexdigest()[:24]
-        # The last bit chooses the integers: all arms have the same in a round (`drawn.seed`).
-        anew, draw = (
-            state.arm.variant in self._task.handed.packs,
-            [*self._seeds, 2 * secrets.randbits(30) + state.turns % 2],
-        )
+        draw = [*self._seeds, 2 * secrets.randbits(30) + self._choice(state)]
+        anew = state.arm.variant in self._task.handed.packs
         outputs = f"{state.arm.side}/{name}.calls"
         return dataclasses.replace(turn, draw=draw, outputs=outputs, anew=anew, shared=self._fitting > 0)
 
@@ -119,6 +118,10 @@ class OutOfProcess:
         """Return how many calls' outputs fit into the judge's GPU memory in a turn; 0: use a file."""
         return max(0, self._pool.factory.room // max(1, self._task.handed.bytes) - _REPEATS)
 
+    def _choice(self, state: ArmState) -> int:
+        """Return which integers the first call of the arm's turn gets (`drawn.seed`): in a round the same for all arms."""
+        return (self._task.epoch + state.turns) % 2
+
     def draws(self, state: ArmState) -> bool:
         """Draw whether to check what the arm's turn has returned.
 
@@ -128,7 +131,7 @@ class OutOfProcess:
         if not state.arm.under_test:
             return False
         if state.arm.side == "base" and not self._alone:
-            return (state.arm.variant, state.turns % 2) not in self._task.handed.timed
+            return (state.arm.variant, self._choice(state)) not in self._task.handed.timed
         return not secrets.randbelow(1 + (state.turns + 1) // 2)
 
     def at_reply(self, state: ArmState, turn: wire.Turn, *, kept: bool) -> list[list[Any]]:
@@ -149,7 +152,7 @@ class OutOfProcess:
         would not have to do so in its own. Raises OSError."""
         if turn.shared:
             return turn
-        scratch, most = self._pool.factory.scratch, self._task.handed.bytes * (turn.calls + _REPEATS)
+        scratch, most = self._pool.factory.scratch, self._task.handed.bytes * (turn.calls + _REPEATS) or _MOST_BYTES
         data, place = b"", Path("drawn", turn.outputs.replace("/", "-"))
         with contextlib.suppress(OSError):  # the judge then says what is missing
             data = doorway.read(scratch / turn.outputs, most, scratch)
@@ -198,13 +201,12 @@ class OutOfProcess:
             return None
         if state.arm.side == "base":
             with contextlib.suppress(OSError):
-                self._task.handed.bytes = (self._pool.factory.scratch / name).lstat().st_size
+                size = (self._pool.factory.scratch / name).lstat().st_size
+                self._task.handed.bytes = max(self._task.handed.bytes, size)
         request = wire.Examine(cell.workload, dict(cell.params), seed, name, again, sample_seed=self._sample_seed)
         checked: wire.CheckResult = self._pool.judge().call(request, self._task.options.timeout)
         if state.arm.side == "base":
             self._task.handed.judge = self._judge_pid()
-        if checked.ok:
-            self._task.handed.right.add(state.arm.id)
         return "" if checked.ok else checked.reason or SAYS_NO
 
 

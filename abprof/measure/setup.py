@@ -63,9 +63,9 @@ class Handed:
 
     judge: int | None = None  # process id of the judge
     right: set[str] = field(default_factory=set)  # arms, of all sides, whose first calls were found right
-    # Variants with the parity of a turn of base's whose timed call was found right (--untrusted).
+    # Variants whose timed call was found right on base, each with the choice of its integers (--untrusted).
     timed: set[tuple[str, int]] = field(default_factory=set)
-    bytes: int = 0  # of a call's outputs
+    bytes: int = 0  # of a call's outputs on base, at most
     keeps: set[str] = field(default_factory=set)  # variants whose outputs do not follow inputs that change in place
     packs: set[str] = field(default_factory=set)  # variants whose outputs do so only after another `prepare`
 
