@@ -160,8 +160,10 @@ class ForkServers:
         """Wait until the fork servers use no CPU time, that is until they have imported, `most` seconds at most. Beside
         their imports, calls on a CPU take several times as long."""
         before, end = 0.0, time.monotonic() + most
-        while (used := sum(server.cpu_seconds for server in self._servers.values())) > before + _IDLE:
-            if time.monotonic() > end:
+        while time.monotonic() < end:
+            servers = [*self._servers.values()]
+            used = sum(server.cpu_seconds for server in servers)
+            if used <= before + _IDLE and all(server.waits for server in servers):
                 return
             before = used
             time.sleep(_LOOK)

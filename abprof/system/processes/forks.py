@@ -140,6 +140,13 @@ class ForkServer:
         return 0.0
 
     @property
+    def waits(self) -> bool:
+        """Whether the server does nothing. Without CPU time it may also wait for a core."""
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(self._process.pid).status() not in {psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP}
+        return True
+
+    @property
     def alive(self) -> bool:
         """Whether the server can still fork."""
         return self._socket.fileno() >= 0 and self._process.poll() is None
