@@ -15,12 +15,7 @@ from abprof.measure.out_of_process import OutOfProcess
 from abprof.measure.outside_turns import OutsideTurns
 from abprof.measure.pool import WorkerPool
 from abprof.measure.setup import ArmState, CellSetup, CellTask
-from abprof.records import (
-    LONGEST_CALL,
-    STANDING_IN,
-    Block,
-    Turn,
-)
+from abprof.records import LONGEST_CALL, STANDING_IN, Block, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
 
@@ -83,9 +78,9 @@ class _Turns:
     def __init__(self, cell: CellSetup, judge: OutOfProcess) -> None:
         self.cell, self.judge, self.task = cell, judge, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
-        self._due = list[
-            Callable[[], None]
-        ]()  # checks of turns' outputs, after the round: no turn shall come behind one
+        # Checks of turns' outputs that wait for the end of the round: otherwise one side's turns would come behind them more
+        # often than the other's.
+        self._due = list[Callable[[], None]]()
         self._watches: list[tuple[int, int]] = []  # ns of each watch, and ns of them in which the GPU was busy
         # Process id of a worker -> its compiled kernels before its first turn.
         self.compiles: dict[int | None, int] = {}
@@ -176,9 +171,8 @@ class _Turns:
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
         pace = turns.pace(kind, calls, opens, task.options, timer, task.room)
-        return (
-            dataclasses.replace(pace, calls=min(pace.calls, self.judge.most_calls)) if task.options.untrusted else pace
-        )
+        most = self.judge.most_calls if task.options.untrusted else pace.calls
+        return dataclasses.replace(pace, calls=min(pace.calls, most))
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the

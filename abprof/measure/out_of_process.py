@@ -38,7 +38,7 @@ class OutOfProcess:
         self._cell, self._task, self._pool = cell, cell.task, cell.pool
         self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of the inputs
         self._sample_seed = secrets.randbits(31)  # of what these checks look at; no side learns it
-        self._alone = not any(arm.under_test and arm.side != "base" for arm in cell.task.arms)  # base is under test
+        self._base_only = not any(arm.under_test and arm.side != "base" for arm in cell.task.arms)
         # Of timed calls the judge also checks types, which must be those of base's outputs: a new judge looks at these first.
         self._new_judge = cell.task.options.untrusted and cell.task.handed.judge != self._judge_pid()
         self._snapped: int | None = None  # process id of the judge that has a turn's outputs in its memory
@@ -125,12 +125,13 @@ class OutOfProcess:
     def draws(self, state: ArmState) -> bool:
         """Draw whether to check what the arm's turn has returned.
 
-        The share of turns falls with their number: of 8 turns 3 are checked, of 100 turns 7. Of base one turn is checked
-        with either choice of integers, so that a workload's fault is not the target's; all as above if base is under test.
+        The share of turns falls with their number: of 8 turns 3 are checked, of 100 turns 7. Of base two turns are checked,
+        one for each choice of integers: if they are wrong, the fault is the workload's and not the target's. If base is the
+        only side, its turns are drawn like a target's.
         """
         if not state.arm.under_test:
             return False
-        if state.arm.side == "base" and not self._alone:
+        if state.arm.side == "base" and not self._base_only:
             return (state.arm.variant, self._choice(state)) not in self._task.handed.timed
         return not secrets.randbelow(1 + (state.turns + 1) // 2)
 
@@ -142,14 +143,15 @@ class OutOfProcess:
         size = min(self._pool.factory.room, self._task.handed.bytes * (turn.calls + _REPEATS))
         try:
             self._pool.judge().call(wire.Snap(state.arm.worker, size, kept), self._task.options.timeout)
-            self._snapped = self._judge_pid() if kept else self._snapped
+            if kept:
+                self._snapped = self._judge_pid()
         except (WorkerFault, WorkerDied) as error:
             self._cell.fail(state, "crash", f"the worker that reads outputs failed: {error.reason}")
         return []
 
     def copied(self, turn: wire.Turn) -> wire.Turn:
-        """Return the turn with its outputs where no side can write: in a turn of another arm the same process could, and
-        would not have to do so in its own. Raises OSError."""
+        """Copy the turn's outputs to a file that no side can write, and return the turn with that file. Otherwise a side
+        could compute them before the check, in the turn of another of its variants. Raises OSError."""
         if turn.shared:
             return turn
         scratch, most = self._pool.factory.scratch, self._task.handed.bytes * (turn.calls + _REPEATS) or _MOST_BYTES
@@ -168,7 +170,7 @@ class OutOfProcess:
         """
         if not state.takes_turns:
             return
-        began, cell, base = time.monotonic(), self._task.cell, state.arm.side == "base" and not self._alone
+        began, cell, base = time.monotonic(), self._task.cell, state.arm.side == "base" and not self._base_only
         pick = 0 if base else secrets.choice([turn.calls - 1, secrets.randbits(31)])
         try:
             if turn.shared and self._snapped != self._judge_pid():

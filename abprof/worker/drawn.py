@@ -26,7 +26,7 @@ from abprof.worker.api import Unsupported
 from abprof.worker.arms import Arms
 
 NO_INPUTS = "--untrusted mixes finite floating-point inputs before each call, and this cell has none that it can mix"
-NO_INFLUENCE = "--untrusted changes floating-point inputs before each call, and the reference does not depend on them"
+NO_INFLUENCE = "--untrusted mixes floating-point inputs before each call, and the reference does not depend on them"
 _HASHED = 1 << 16  # bytes of a tensor that count for the next call's inputs
 _STEP, _STIRS = -0x61C8_8646_80B5_83EB, ((30, -0x40A7_B892_E31B_1A47), (27, -0x6B2F_B644_ECCE_EE15))
 _TOO_LONG = "the outputs' layout does not fit into what is there of them"

@@ -141,7 +141,7 @@ class ForkServer:
 
     @property
     def waits(self) -> bool:
-        """Whether the server does nothing. Without CPU time it may also wait for a core."""
+        """Whether the server sleeps. One that uses no CPU time may still wait for a core."""
         with contextlib.suppress(psutil.Error):
             return psutil.Process(self._process.pid).status() not in {psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP}
         return True
