@@ -194,6 +194,7 @@ class WorkerFactory:
     own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
     room: int = 0  # bytes of the judge's GPU memory for the outputs of a worker (--untrusted); 0: they go into a file
+    _begun: list[Worker] = field(default_factory=list)  # a judge that imports torch: none or one
     _judges: list[Worker] = field(default_factory=list)  # none or one
     _channels: list[socket.socket] = field(default_factory=list)  # of the judge: on which it sends descriptors
     _descriptors: dict[str, int] = field(default_factory=dict)  # worker id -> descriptor of the judge's memory for it
@@ -242,38 +243,39 @@ class WorkerFactory:
             forks=ForkServers(environment.worker(env, scratch / "caches", device, {}), scratch, logs / "forks.log"),
         )
 
-    def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Return this factory with the sandbox that `options` ask for, and a note if none works. For --contain always,
-        a missing sandbox raises AbprofError."""
+    def contained(self, options: Options) -> tuple[WorkerFactory, str]:
+        """Return this factory with the sandbox that `options` ask for, and why it has none where it should have one. For
+        --contain always, a missing sandbox raises AbprofError."""
         sandbox, why = chosen(options.contain, environment.mode(options.env))
-        made, notes = replace(self, sandbox=sandbox), tuple[str, ...]()
-        if sandbox is not None and self.device != "cpu":
-            try:
-                made, notes = made._with_memory() if made.pauses else (made, notes)
-                if not made.room:
-                    made._try()
-            except (WorkerDied, WorkerFault) as failed:
-                made, why = self, f"a worker in bubblewrap cannot use {self.device}: {failed.reason}"
-                if options.contain == "always":
-                    raise AbprofError(why, where="--contain always", advice=ADVICE) from None
-        return made, (*notes, f"not contained: {why}") if why else notes
+        return replace(self, sandbox=sandbox), why
+
+    def tried(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
+        """Start a worker in the sandbox, if any, to see whether it can use the device; with --untrusted the judge. Return
+        this factory, or one without the sandbox, and notes. For --contain always, a useless sandbox raises AbprofError."""
+        if self.sandbox is None or self.device == "cpu":
+            return self, ()
+        try:
+            if self.pauses:
+                self.judge()
+                return self._with_memory()
+            with self.alone("sandbox") as worker:
+                worker.call(wire.Start(self.device, "base"), self.timeout)
+        except (WorkerDied, WorkerFault) as failed:
+            why = f"a worker in bubblewrap cannot use {self.device}: {failed.reason}"
+            if options.contain == "always":
+                raise AbprofError(why, where="--contain always", advice=ADVICE) from None
+            return replace(self, sandbox=None), (f"not contained: {why}",)
+        return self, ()
 
     def _with_memory(self) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Return the factory with `room`; or as it is, with a note, if workers cannot map GPU memory of the judge's."""
+        """Return the factory with `room`; or as it is, with a note, if the judge cannot share GPU memory."""
         try:
-            made = replace(self, room=self._made("base"))
-            made._try()
+            return replace(self, room=self._made("base")), ()
         except (WorkerDied, WorkerFault, OSError) as failed:
             why = getattr(failed, "reason", failed)
             return self, (
                 f"timed calls' outputs go through a file, not the judge's GPU memory, which is slower: {why}",
             )
-        return made, ()
-
-    def _try(self) -> None:
-        """Start a worker in the sandbox. Raises WorkerDied or WorkerFault if it cannot use the device."""
-        with self.alone("sandbox", beside=self._memory("base")) as worker:
-            worker.call(wire.Start(self.device, "base", room=self.room), self.timeout)
 
     def _memory(self, id: str) -> list[int]:
         """Return the descriptor of the judge's GPU memory for the outputs of worker `id`; none without `room`."""
@@ -330,19 +332,30 @@ class WorkerFactory:
         servers = [server] if server else []
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", servers=servers, beside=beside)
 
+    def begin_judge(self) -> None:
+        """Start the judge's process, which takes seconds to import torch, without waiting for it."""
+        if not (self._judges or self._begun):
+            with contextlib.suppress(WorkerDied):  # `judge` says why
+                self._begun.append(self._launched_judge())
+
     def judge(self) -> Worker:
         """Return the worker that checks outputs and loads no code under test. It serves all epochs, because it
         takes seconds to import torch and start CUDA. Raises WorkerDied or WorkerFault."""
         if not (self._judges and self._judges[0].alive):
-            self.end_judge()
-            ours, theirs = socket.socketpair()
-            ours.settimeout(self.timeout)
-            self._channels.append(ours)
-            with theirs:
-                beside = [theirs.fileno()] if self.pauses and self.device != "cpu" else ()
-                self._judges.append(self.alone("judge", beside=beside))
+            begun = self._begun.pop() if self._begun else None
+            if begun is None:
+                self.end_judge()
+            self._judges.append(begun or self._launched_judge())
             self._judges[0].call(self.start("judge"), self.timeout)
         return self._judges[0]
+
+    def _launched_judge(self) -> Worker:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(self.timeout)
+        self._channels.append(ours)
+        with theirs:
+            beside = [theirs.fileno()] if self.pauses and self.device != "cpu" else ()
+            return self.alone("judge", beside=beside)
 
     def clear_judge(self) -> None:
         """Have the judge, if it runs, free what it keeps in memory."""
@@ -352,8 +365,9 @@ class WorkerFactory:
 
     def end_judge(self) -> None:
         """End the judge, if it runs."""
-        while self._judges:
-            self._judges.pop().kill()
+        for judges in (self._begun, self._judges):
+            while judges:
+                judges.pop().kill()
         while self._channels:
             self._channels.pop().close()
         while self._descriptors:

@@ -84,10 +84,15 @@ class Plan:
         continued = place.continued
         source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
         factory = _factory(place, trees, files, logs)
+        walled, why = factory.contained(place.options)
         if factory.forks.plenty and not dry:  # elsewhere they take the cores of the discovery's worker
-            factory.forks.start(factory.argv("base"))
+            if walled.sandbox is None:
+                factory.forks.start(factory.argv("base"))
+            elif walled.pauses and place.device.kind != "cpu":
+                walled.begin_judge()
         found, chains, ceilings = _discovered(place, factory, digest, dry=dry)
-        factory, notes = _contained(place, factory, chains, dry=dry)
+        factory, notes = _contained(place, walled, chains, dry=dry)
+        notes = (*((f"not contained: {why}",) if why else ()), *notes)
         if not (continued and continued.part):
             for line in (*place.notes, *notes):
                 view.say(line)
@@ -379,9 +384,9 @@ def _discovered(
 def _contained(
     place: RunContext, factory: WorkerFactory, chains: Mapping[str, Toolchain], *, dry: bool
 ) -> tuple[WorkerFactory, tuple[str, ...]]:
-    """Return the factory with sandbox and toolchains, and notes to show."""
+    """Return the factory with toolchains, and without a sandbox that does not work; and notes to show."""
     options = place.options
-    factory, notes = factory.contained(options)
+    factory, notes = factory.tried(options)
     if "ncu" in options.probe:
         notes += contain.foreground_notes(factory.sandbox, "what --probe ncu looks at")
     if factory.sandbox is not None or dry:

@@ -12,6 +12,7 @@ from tests.gpus import NEEDS_GPU
 from tests.workloads.conftest import cases, load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), NEEDS_GPU]
+LIBRARIES_WARN = pytest.mark.filterwarnings("ignore")  # that parts of torch or of themselves are deprecated
 DEVICE = torch.device("cuda")
 # Every first, second or third cell of `full`. dynamic_mask's are those of `largest`.
 FULL = {"dense": 1, "block_sparse": 1, "hopper_ws": 3, "fmha_scaling": 3, "model_step": 2, "memory_traffic": 1}
@@ -87,6 +88,7 @@ def may_be_unsupported(name: str, one: dict[str, Any], peer: str) -> bool:
     return name in ("dynamic_mask", "memory_traffic") or installed or small or (documents and peer.startswith("sdpa"))
 
 
+@LIBRARIES_WARN
 @pytest.mark.parametrize(("name", "one", "peer"), peers())
 def test_peer_is_right(name: str, one: dict[str, Any], peer: str) -> None:
     """A library may return NaN in rows that see nothing: those cells are rightly `wrong` in a run."""
@@ -107,6 +109,7 @@ def test_peer_is_right(name: str, one: dict[str, Any], peer: str) -> None:
         assert found.ok, found.reason
 
 
+@LIBRARIES_WARN
 def test_inputs_that_move_compile_nothing_new() -> None:
     """A run makes inputs and masks again at other addresses; a compilation then would void its epoch."""
     module = load("dense")
