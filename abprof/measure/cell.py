@@ -170,8 +170,9 @@ class _Turns:
         known = [(s.opened, s.captured) for s in ready if s.opened is not None]
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
-        most = {"most_calls": self.judge.most_calls} if task.options.untrusted else {}
-        return turns.pace(kind, calls, opens, task.options, timer, task.room, **most)
+        pace = turns.pace(kind, calls, opens, task.options, timer, task.room)
+        most = self.judge.most_calls if task.options.untrusted else pace.calls
+        return dataclasses.replace(pace, calls=min(pace.calls, most))
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the

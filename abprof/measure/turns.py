@@ -84,18 +84,12 @@ def timer_of(kind: str, judge: Judge) -> str:
 
 
 def pace(
-    kind: str,
-    call_ns: Sequence[float],
-    open_ns: Sequence[float],
-    options: Options,
-    timer: str = "",
-    room: float = 0.0,
-    most_calls: int = _MOST_CALLS,
+    kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options: Options, timer: str = "", room: float = 0.0
 ) -> Pace:
     """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make.
 
     `timer`: "" for the default of `kind`. `room`: seconds of turns for which the budget has room, if rounds scatter on a
-    CPU. `most_calls`: of a turn. On a GPU fresh processes differ more than the rounds of one process.
+    CPU. On a GPU fresh processes differ more than the rounds of one process.
     """
     narrowest = min(options.margin, options.precision or options.margin)
     wanted = narrowest / 100 / _MARGIN_OVER_ERROR
@@ -104,13 +98,13 @@ def pace(
     if not known:
         return Pace(timer, 1, FEWEST, FEWEST, FEWEST, wanted)
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
-    most = min(most_calls, _MOST_RECORDED if timer == CUPTI else _MOST_CALLS)
+    most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
     shared, calls = (
         max(1, min(most, math.ceil(shortest[kind] / max(min(known), 1.0))))
         for shortest in (_SHORTEST_TURN, _UNTRUSTED_TURN if options.untrusted else _SHORTEST_TURN)
     )
     budget = _SECONDS * 1e9 * len(call_ns) * (_QUICK if options.quick else 1)
-    fewest = fewest_rounds(kind, min(known) * calls, timer)  # with --untrusted a turn is as long as a long call
+    fewest = fewest_rounds(kind, min(known), timer)
     fewest = max(fewest, _FEWEST_MIDDLE) if options.quick else fewest  # a single epoch shows its own scatter
     rounds = max(fewest, min(MOST, round(budget / (together * calls))))
     if long and timer in _CLOCKED and not options.quick:

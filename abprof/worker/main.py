@@ -200,7 +200,8 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]], *, walled: bool = Fa
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([fd, woken], [], [], 0 if idle else None)
+        at_once = idle and not (walled and workers)  # workers in a sandbox wait for the signal with each request
+        ready, _, _ = select.select([fd, woken], [], [], 0 if at_once else None)
         if not ready:
             _preload(*idle.pop(0))
         if woken in ready:
