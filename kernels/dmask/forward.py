@@ -80,7 +80,7 @@ def dmask_forward(Q, K, V, OUT, LSE, WORDS, COUNTS, NUM, INDEX, sm_scale, Sq, Sk
     for t in tl.range(full, both):
         tile = entry(LIST, t, listed)
         m_i, l_i, acc = _tile(q, m_i, l_i, acc, K, V, WORDS, tile, Sk, s, stride, T, D, True, UPCAST)
-    saw = l_i > 0.0
+    saw = l_i != 0.0
     acc = acc * tl.where(saw, 1.0 / tl.where(saw, l_i, 1.0), 0.0)[:, None]
     tl.store(OUT + at, acc.to(q.dtype), mask=mine[:, None])
     lse = tl.where(saw, m_i + tl.math.log2(tl.where(saw, l_i, 1.0)), float("inf"))

@@ -131,11 +131,11 @@ def _check_lists(num: torch.Tensor, indices: torch.Tensor, n_k: int) -> None:
     longest = indices.shape[2]
     if bool(((num < 0) | (num > longest)).any()):
         raise ValueError(f"kv_num must lie in 0..{longest}, the length of the lists")
-    used = torch.arange(longest) < num[..., None]
+    used = torch.arange(longest, device=num.device) < num[..., None]
     listed = torch.where(used, indices, n_k)
     if bool(((indices < 0) | (indices >= n_k))[used].any()):
         raise ValueError(f"kv_indices must lie in 0..{n_k - 1}, the key blocks")
-    times = torch.zeros(*num.shape, n_k + 1, dtype=torch.int32)
+    times = torch.zeros(*num.shape, n_k + 1, dtype=torch.int32, device=num.device)
     times.scatter_add_(2, listed.long(), torch.ones_like(listed))
     if bool((times[..., :n_k] > 1).any()):
         raise ValueError("kv_indices names a key block twice in one list")

@@ -66,15 +66,6 @@ class Slices:
         """Whether every query row is in a slice; if not, a backend starts from out = 0, lse = -inf, gradients = 0."""
         return sum(end - begin for begin, end in self.q_ranges) == self.q_len
 
-    @cached_property
-    def area(self) -> int:
-        """Visible (query, key) pairs of one head."""
-        pairs = 0
-        for (q0, q1), (k0, k1), mask in zip(self.q_ranges, self.k_ranges, self.mask_types, strict=True):
-            rows, keys = q1 - q0, k1 - k0
-            pairs += rows * keys if mask == FULL else rows * (keys - rows) + rows * (rows + 1) // 2
-        return pairs
-
 
 @dataclass(frozen=True)
 class Blocks:

@@ -111,7 +111,7 @@ def _forward(
     from . import launch
 
     with record_function("fmha_prepare"):
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q, k, v = map(_aligned, (q, k, v))
         out = torch.empty_like(q)
         if not q.numel():
             return out
@@ -123,6 +123,12 @@ def _forward(
         else:
             launch.run(made, q.device)
     return out
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, and at 16 bytes for TMA: a part of another tensor may begin anywhere."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def _run_cutile(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""One kernel for all rungs: what a rung adds is a constexpr, so that two neighbours differ in that and nothing else.
+"""One kernel for all rungs: a rung adds constexprs, and the tile, warps and stages of `platforms.py`.
 
 The online softmax of FlashAttention-2 (arXiv 2307.08691, algorithm 1). Keys that every row of a tile sees take no mask.
 """

@@ -79,7 +79,7 @@ def _forward(
     from . import launch, tune
 
     with record_function("wsattn_prepare"):
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q, k, v = map(_aligned, (q, k, v))
         out = torch.empty_like(q)
         if not q.numel():
             return out
@@ -89,6 +89,12 @@ def _forward(
     with record_function("wsattn_run"), torch.cuda.nvtx.range(name):
         launch.run(made, q.device)
     return out
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, and at 16 bytes for TMA: a part of another tensor may begin anywhere."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, variant: str) -> None:

@@ -197,6 +197,7 @@ def ws_fwd(dq, dk, dv, do, scale, tiles, Nk, BM: gl.constexpr, BN: gl.constexpr,
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
     mbarrier.arrive(turn.index(0), count=1)  # the first consumer's turn
+    fence_async_shared()  # the copy engine sees the barriers
     n = gl.cdiv(Nk, BN)
     s = scale * 1.4426950408889634
     if NG == 2:

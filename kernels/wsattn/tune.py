@@ -81,7 +81,8 @@ def time_all(
         calls[config] = lambda made=made: launch.run(made, q.device)  # type: ignore[misc]
     if not calls:
         raise RuntimeError(f"no configuration of wsattn fits {torch.cuda.get_device_name(q.device)}")
-    rounds = [{config: elapsed(call) for config, call in calls.items()} for _ in range(_ROUNDS)]
+    with torch.cuda.device(q.device):
+        rounds = [{config: elapsed(call) for config, call in calls.items()} for _ in range(_ROUNDS)]
     return {config: min(one[config] for one in rounds) for config in calls}
 
 

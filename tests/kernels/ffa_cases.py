@@ -264,4 +264,18 @@ def dq_cast() -> str:
     return "" if torch.equal(prepost.postprocess(total, 0.5, torch.float16), expected) else "another order of columns"
 
 
-CHECKS = {case.name: partial(interpreted, case) for case in [*slice_cases(96), *block_cases()]} | {"dq_cast": dq_cast}
+def a_nan_is_seen() -> str:
+    """Of a key: rows that see it are NaN, and so are gradients that depend on them. Outputs of others are not."""
+    case = Case("causal", 150, 150, 1, 1, lambda _: documents([150], CAUSAL), dim=64)
+    data = draw(case, torch.float16, torch.device("cpu"), seed=3)
+    data["k"][100] = torch.nan
+    out, lse, (dq, _, dv) = attend(case, data, 0.1)
+    rows = torch.arange(150) >= 100
+    seen = [bool(t.reshape(150, -1).isnan().all(1)[rows].all()) for t in (out, lse.T, dq, dv)]
+    clean = [not t.reshape(150, -1)[~rows].isnan().any() for t in (out, lse.T)]
+    return "" if all(seen + clean) else f"rows that see a NaN: {seen}, others: {clean}"
+
+
+CHECKS = {case.name: partial(interpreted, case) for case in [*slice_cases(96), *block_cases()]} | {
+    "dq_cast": dq_cast, "a_nan_is_seen": a_nan_is_seen,
+}  # fmt: skip

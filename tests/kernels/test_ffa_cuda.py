@@ -44,6 +44,43 @@ def test_right_in_float16(case: cases.Case) -> None:
     assert cases.wrong(cases.attend(case, data, 0.07), data, case, 0.07) == ""
 
 
+OFTEN = [case for case in WIDE if case.name in ("causal_2k_of_8", "varlen_2k", "blocks128_2k", "blocks64_2k")]
+
+
+@pytest.mark.parametrize("case", OFTEN, ids=str)
+def test_parts_of_other_tensors(case: cases.Case) -> None:
+    """q, k and v split off one product; and an output's gradient that begins at 2 bytes, as torch.cat's backward makes it."""
+    data = cases.draw(case, torch.bfloat16, DEVICE, seed=7)
+    heads = [data[name].shape[1] for name in "qkv"]
+    rows = min(case.sq, case.sk)
+    together = torch.cat([data[name][:rows] for name in "qkv"], 1).split(heads, 1)
+    late = torch.cat([data["dout"].new_zeros(1), data["dout"].flatten()])[1:].view_as(data["dout"])
+    assert rows == case.sq == case.sk
+    assert late.data_ptr() % 16 == 2
+    plain, parts = (
+        cases.attend(case, data, 0.09),
+        cases.attend(case, {**dict(zip("qkv", together, strict=True)), "dout": late}, 0.09),
+    )
+    for one, other in zip((*plain[:2], *plain[2][1:]), (*parts[:2], *parts[2][1:]), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("case", OFTEN, ids=str)
+def test_a_nan_is_seen(case: cases.Case) -> None:
+    """Of a key in the last slice or block that the last row sees."""
+    data = cases.draw(case, torch.bfloat16, DEVICE, seed=8)
+    out, lse, _ = cases.attend(case, data, 0.09)
+    shown = cases.visible(cases.merged(case.schedule(DEVICE)), data["q"].shape[1])
+    key = int(shown[0, -1].nonzero()[-1])
+    data["k"][key] = torch.nan
+    rows = shown[..., key].T.to(DEVICE)
+    out2, lse2, _ = cases.attend(case, data, 0.09)
+    assert out2[rows].isnan().all()
+    assert lse2.T[rows].isnan().all()
+    assert torch.equal(out2[~rows], out[~rows])
+    assert torch.equal(lse2.T[~rows], lse.T[~rows])
+
+
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_repeats(case: cases.Case) -> None:
     """Bit-equal forward, dK and dV: any difference is a race. dQ of the Gluon kernel is a sum in open order."""

@@ -14,7 +14,8 @@ from kernels.dmask import masked_attention
 from kernels.memtraffic import BlockLists
 
 IN_THE_INTERPRETER = {
-    "ffa_cases": ("causal_more_keys", "varlen_causal", "gaps", "blocks_64_dense_tails", "blocks_odd", "dq_cast"),
+    "ffa_cases": ("causal_more_keys", "varlen_causal", "gaps", "blocks_64_dense_tails", "blocks_odd", "dq_cast",
+                  "a_nan_is_seen"),
     "dmask_cases": ("choice", "random_sparse", "one_query", "planes_of_both_kinds", "one_pair"),
     "memtraffic_cases": ("fused-full-150-64-float16", "fused-blocks0.5-300-64-float16", "unfused-full-1-64-float32",
                          "unfused-blocks0.5-300-64-float16"),

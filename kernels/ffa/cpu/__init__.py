@@ -77,7 +77,7 @@ def backward(
         problem.tensor("dout", dout)
         problem.tensor("out", out)
         problem.pointer("lse", lse)
-        grads = tuple(torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+        grads = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         for name, grad in zip(("dq", "dk", "dv"), grads, strict=True):
             problem.tensor(name, grad)
         _add_workspace(problem, lib.ffa_backward_workspace(problem.c, isa))
@@ -96,9 +96,9 @@ def _outputs(q: torch.Tensor, schedule: Schedule) -> tuple[torch.Tensor, torch.T
     shape, heads = q.shape, (q.shape[1], q.shape[0])
     if isinstance(schedule, Slices) and not schedule.covers_all:
         return q.new_zeros(shape), q.new_full(heads, -torch.inf, dtype=torch.float32)
-    return torch.empty(shape, dtype=q.dtype), torch.empty(heads, dtype=torch.float32)
+    return torch.empty(shape, dtype=q.dtype, device="cpu"), torch.empty(heads, dtype=torch.float32, device="cpu")
 
 
 def _add_workspace(problem: Problem, floats: int) -> None:
-    problem.pointer("workspace", torch.empty(floats + 16, dtype=torch.float32))
+    problem.pointer("workspace", torch.empty(floats + 16, dtype=torch.float32, device="cpu"))
     problem.c.workspace = -(-ctypes.cast(problem.c.workspace, ctypes.c_void_p).value // 64) * 64  # type: ignore[operator]

@@ -88,7 +88,7 @@ def _add_slices(problem: Problem, slices: Slices) -> None:
     table = slices.tables.get("cpu")
     if table is None:
         rows = [[*q, *k, m] for q, k, m in zip(slices.q_ranges, slices.k_ranges, slices.mask_types, strict=True)]
-        table = slices.tables["cpu"] = torch.tensor(rows, dtype=torch.int64)
+        table = slices.tables["cpu"] = torch.tensor(rows, dtype=torch.int64, device="cpu")
     assert isinstance(table, torch.Tensor)
     problem.c.n_slices = len(slices)
     problem.pointer("slices", table)

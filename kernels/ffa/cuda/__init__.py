@@ -26,7 +26,7 @@ def forward(
     with record_function("ffa_fwd_prepare"):
         check_supported(q, k, v, schedule)
         long, rest = _split("fwd", q, schedule, scale)
-        q, k, v = (t.contiguous() if rest else launch.readable(t) for t in (q, k, v))
+        q, k, v = map(launch.packed if rest else launch.readable, (q, k, v))
         out = _empty_like(q)
         lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
         launches = [
@@ -58,8 +58,8 @@ def backward(
     with record_function("ffa_bwd_prepare"):
         check_supported(q, k, v, schedule)
         long, rest = _split("bwd", q, schedule, scale)
-        q, k, v = (t.contiguous() if rest else launch.readable(t) for t in (q, k, v))
-        dout, out = dout.contiguous(), out.contiguous()
+        q, k, v = map(launch.packed if rest else launch.readable, (q, k, v))
+        dout, out = launch.packed(dout), launch.packed(out)
         dk, dv = _empty_like(k), _empty_like(v)
         # The Gluon kernel adds to dQ in float32, head by head; Triton alone writes it once.
         sq, heads, dim = q.shape

@@ -29,7 +29,7 @@ def check_supported(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, schedule:
     """Raise UnsupportedOption for what no kernel here computes."""
     dtypes = {t.dtype for t in (q, k, v)}
     if len(dtypes) != 1 or q.dtype not in DTYPES:
-        raise UnsupportedOption(f"dtype {', '.join(sorted(map(str, dtypes)))} on CUDA; bfloat16 and float16 are there")
+        raise UnsupportedOption(f"dtype {', '.join(sorted(map(str, dtypes)))} on CUDA; bfloat16 is there")
     if q.shape[-1] not in HEAD_DIMS:
         raise UnsupportedOption(f"head dimension {q.shape[-1]} on CUDA; 64 and 128 are there")
     if isinstance(schedule, Blocks):

@@ -260,8 +260,8 @@ def _consumer(do, OUT, LSE, q_s, o_s, k_s, v_s, q_full, q_empty, k_full, k_empty
 
         l_i = gl.convert_layout(gl.sum(l_i, 1), rows)
         if MASK:
-            seen = gl.convert_layout(l_i, rowsO) > 0.0
-            acc = acc * gl.convert_layout(1.0 / gl.where(l_i > 0.0, l_i, 1.0), rowsO)[:, None]
+            seen = gl.convert_layout(l_i, rowsO) != 0.0  # a NaN was seen
+            acc = acc * gl.convert_layout(1.0 / gl.where(l_i != 0.0, l_i, 1.0), rowsO)[:, None]
             acc = gl.where(seen[:, None], acc, 0.0)
         else:
             acc = acc * gl.convert_layout(1.0 / l_i, rowsO)[:, None]
@@ -317,6 +317,7 @@ def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items
     for i in gl.static_range(NV):
         mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=NC)
+    fence_async_shared()  # the copy engine sees the barriers
     s = sm_scale * 1.4426950408889634
     if NC == 2:
         gl.warp_specialize(

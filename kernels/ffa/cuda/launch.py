@@ -256,6 +256,13 @@ def _box(tensor: Tensor, rows: int, columns: int = 0) -> TensorDescriptor:
     return TensorDescriptor(tensor, [tokens, heads * dim], [tensor.stride(0), 1], list(box), layout)
 
 
+def packed(tensor: Tensor) -> Tensor:
+    """The tensor itself where it is contiguous and begins at 16 bytes, else a copy that does: a part of another tensor may
+    begin anywhere."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
 def readable(tensor: Tensor) -> Tensor:
     """The tensor itself where the copy engine can read it as it lies: heads side by side, tokens at any distance, as
     q, k and v are when split off one product; otherwise a contiguous copy."""

@@ -221,8 +221,9 @@ def shares(
     int32 [count * heads], and int32 [programs + 1], where each program's begin. In the order of a launch each goes to
     the program that would be free first. Without `lengths` all take equally long."""
     if not lengths and programs == count * heads:  # one each, head after head
-        pieces = torch.arange(programs, dtype=torch.int32, device=device).view(count, heads).T.reshape(-1)
-        return pieces, torch.arange(programs + 1, dtype=torch.int32, device=device)
+        # Made on the host: a copy waits for its end, so that calls on other streams read what is there.
+        numbers = torch.arange(programs + 1, dtype=torch.int32, device="cpu")
+        return numbers[:-1].view(count, heads).T.reshape(-1).to(device), numbers.to(device)
     grouped = places.grouped * heads
     own: list[list[int]] = [[] for _ in range(programs)]
     free = [(0, program) for program in range(programs)]

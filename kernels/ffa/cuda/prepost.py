@@ -63,7 +63,7 @@ def postprocess_launch(total: torch.Tensor, dq: torch.Tensor, scale: float) -> L
 
 
 def preprocess(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(lse2, delta), float32 [Hq, Sq], of contiguous out, dout [Sq, Hq, D] and lse [Hq, Sq]."""
+    """(lse2, delta), float32 [Hq, Sq], of out, dout [Sq, Hq, D], as `launch.packed` makes them, and contiguous lse [Hq, Sq]."""
     tokens, heads, dim = out.shape
     lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
     library = _library(out)
@@ -73,7 +73,9 @@ def preprocess(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor) -> tupl
     stream = torch.cuda.current_stream(out.device).cuda_stream
     pointers = [t.data_ptr() for t in (out, dout, lse, delta, lse2)]
     half = int(out.dtype == torch.float16)
-    native.check(library.ffa_bwd_preprocess(stream, *pointers, tokens, heads, dim, half), "ffa_bwd_preprocess")
+    with torch.cuda.device(out.device):
+        code = library.ffa_bwd_preprocess(stream, *pointers, tokens, heads, dim, half)
+    native.check(code, "ffa_bwd_preprocess")
     return lse2, delta
 
 
@@ -87,7 +89,8 @@ def postprocess(total: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.
         return dq
     stream = torch.cuda.current_stream(total.device).cuda_stream
     half = int(dtype == torch.float16)
-    code = library.ffa_bwd_postprocess(stream, total.data_ptr(), dq.data_ptr(), scale, tokens, heads, dim, half)
+    with torch.cuda.device(total.device):
+        code = library.ffa_bwd_postprocess(stream, total.data_ptr(), dq.data_ptr(), scale, tokens, heads, dim, half)
     native.check(code, "ffa_bwd_postprocess")
     return dq
 

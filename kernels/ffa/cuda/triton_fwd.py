@@ -113,8 +113,8 @@ def ffa_fwd_general(Q, K, V, OUT, LSE, WORK, IDX, sm_scale, n_items, heads_per_g
             m_i, l_i, acc = _tile(q, m_i, l_i, acc, K, V, start, k1, limit, s, stride, BN, D, False, UPCAST)
         for start in tl.range(whole, k_end, BN):
             m_i, l_i, acc = _tile(q, m_i, l_i, acc, K, V, start, k1, limit, s, stride, BN, D, True, UPCAST)
-    acc = acc / tl.where(l_i > 0.0, l_i, 1.0)[:, None]
+    acc = acc / tl.where(l_i != 0.0, l_i, 1.0)[:, None]
     tl.store(OUT + at, acc.to(q.dtype), mask=(rows < q1)[:, None])
     # m + log2(0) is -inf for a row that sees nothing, as it should be.
-    lse = tl.where(l_i > 0.0, (m_i + tl.math.log2(tl.where(l_i > 0.0, l_i, 1.0))) * LN2, -float("inf"))
+    lse = tl.where(l_i != 0.0, (m_i + tl.math.log2(tl.where(l_i != 0.0, l_i, 1.0))) * LN2, -float("inf"))
     tl.store(LSE + head.to(tl.int64) * Sq + rows, lse, mask=rows < q1)

@@ -26,7 +26,8 @@ def build(*, verbose: bool) -> None:
     float16 and blocks other than 64 x 64 and 128 x 128 are compiled by the first call that needs them. Raises RuntimeError
     when a compiler that is there fails. verbose prints more; the flags and options are the same.
     """
-    native.compile_library(verbose=verbose)
+    if not torch.cuda.is_available() or is_hopper(torch.device("cuda")):
+        native.compile_library(verbose=verbose)
     if not torch.cuda.is_available():
         print("ffa cuda: no GPU, so no Triton kernel is compiled", flush=True)
         return
