@@ -7,6 +7,7 @@ launch (causal and variable-length schedules); tables of equal rows keep their o
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -264,9 +265,16 @@ def _query_ranges(slices: Slices, part: Part) -> list[tuple[Range, Range, int]]:
 
 def _pieces(slices: Slices) -> list[tuple[Range, list[int]]]:
     """The key axis cut at all borders: each piece with the slices that hold it."""
-    cuts = sorted({0, slices.k_len, *(border for k in slices.k_ranges for border in k)})
-    ranges = list(enumerate(slices.k_ranges))
-    return [((b, e), [i for i, (k0, k1) in ranges if k0 <= b and e <= k1]) for b, e in pairwise(cuts)]
+    begins, ends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for i, (k0, k1) in enumerate(slices.k_ranges):
+        if k0 < k1:
+            begins[k0].append(i)
+            ends[k1].append(i)
+    held, found = set[int](), []
+    for b, e in pairwise(sorted({0, slices.k_len, *begins, *ends})):
+        held = held.difference(ends[b]).union(begins[b])
+        found.append(((b, e), sorted(held)))
+    return found
 
 
 def _entry(slices: Slices, i: int, k0: int, k1: int, rows: int, whole_keys: bool) -> tuple[int, ...]:
