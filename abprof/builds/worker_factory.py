@@ -7,7 +7,6 @@ of abprof's installation, nor an abprof/ folder of the branch under test.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import secrets
 import shutil
@@ -15,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -194,9 +193,7 @@ class WorkerFactory:
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # secret part of names
     own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
-    builds: tuple[Build, ...] = ()  # those of a side share a sandbox: all without an environment of their own
     room: int = 0  # bytes of the judge's GPU memory for the outputs of a worker (--untrusted); 0: they go into a file
-    _rows: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _begun: list[Worker] = field(default_factory=list)  # a judge that imports torch: none or one
     _judges: list[Worker] = field(default_factory=list)  # none or one
     _channels: list[socket.socket] = field(default_factory=list)  # of the judge: on which it sends descriptors
@@ -408,11 +405,9 @@ class WorkerFactory:
         """Whether workers that measure are stopped while they have no request."""
         return self.untrusted and self.sandbox is not None and not worker_argv()
 
-    def _command(
-        self, spec: WorkerSpec, *, builder: bool = False, beside: Sequence[Path] = ()
-    ) -> tuple[Sequence[str], dict[str, str]]:
+    def _command(self, spec: WorkerSpec, *, builder: bool = False) -> tuple[Sequence[str], dict[str, str]]:
         """Return the command and environment of a process for a build, in the run's sandbox if any. There it may write
-        to the folders of the build and of the builds `beside`, and to the side's part of the scratch folder."""
+        to the build's folder and the side's part of the scratch folder."""
         argv, env, room = self.argv(spec.id), self.worker_env(spec), self.scratch / spec.id
         room.mkdir(exist_ok=True)
         if self.sandbox is None:
@@ -423,10 +418,9 @@ class WorkerFactory:
             argv,
             env,
             own=spec.place,
-            # Base computes expected values.
-            writable=[self.scratch if spec.id in {"base", *STANDING_IN} else room, *beside],
+            writable=[self.scratch if spec.id in {"base", *STANDING_IN} else room],  # base computes expected values
             readable=[*self._shared(), self.scratch, Path(spec.checkout.path)],
-            fixed=() if builder else [file for place in (spec.place, *beside) for file in self.forks.fixed(place)],
+            fixed=() if builder else self.forks.fixed(spec.place),
             names={*self.named, *spec.package.env},
             network=builder and spec.package.network,
         )
@@ -434,12 +428,6 @@ class WorkerFactory:
     def _shared(self) -> list[Path]:
         files = (*(argv[-1] for argv in self.workers.values()), *self.workloads.values())
         return list(dict.fromkeys(Path(file).parent for file in files))
-
-    def row(self, epoch: int) -> int:
-        """Return the number by which workers that start together choose their fork servers: that of their epoch. In a
-        sandbox, which all packages of a side share, no server shall have workers of one package beside those of another,
-        which are about to end."""
-        return epoch if self.sandbox is None else next(self._rows)
 
     def preload(self, spec: WorkerSpec, epoch: int) -> int:
         """Start fork servers of a build, without waiting for their imports: on a host with many cores all of them, unless
@@ -465,12 +453,8 @@ class WorkerFactory:
         """Return the fork servers to try for a worker: one that has imported the package, and one that has not. In the
         first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
         half as long if these turn out not to be safe to share."""
-        if self.sandbox is not None:
-            first, beside = self._in_one_sandbox(spec)
-            command, env = self._command(first, beside=beside)
-            plain = self.forks.server([*command, "--walled"], epoch, env)
-            return [plain] if plain else []
         command, own_env = self._command(spec)
+        command = [*command, "--walled"] if self.sandbox is not None else command
         plain = self.forks.server(command, epoch, own_env if self._apart(spec) else None)
         if plain is None or not self._preloads(spec):
             return [plain] if plain else []
@@ -480,16 +464,6 @@ class WorkerFactory:
         key, env = f"{spec.checkout.path} {spec.place}", self.worker_env(spec)
         own = self.forks.with_package(plain, key, epoch, start, env, spec.place / "src")
         return [own, plain] if own and epoch > 1 else [plain]
-
-    def _in_one_sandbox(self, spec: WorkerSpec) -> tuple[WorkerSpec, Sequence[Path]]:
-        """Return the first of the builds that share a sandbox with that of `spec`, and the folders of the others. Peers
-        share base's, and so does a control without builds of its own."""
-        for side in (spec.id, "base") if spec.id in STANDING_IN else (spec.id,):
-            builds = {Path(build.path): build for build in self.builds if build.side == side}
-            if spec.place in builds:
-                first, *others = sorted(builds)
-                return replace(spec, build=builds[first]), others
-        return spec, ()
 
     def worker_env(self, spec: WorkerSpec) -> dict[str, str]:
         """Return the environment of each builder or worker that uses the build."""

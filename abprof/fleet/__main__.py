@@ -68,8 +68,8 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, notify: Notify, view: 
     watch = plan.watched(place)
     plan = dataclasses.replace(plan, arms=shard.arms, identical=frozenset(shard.identical))
     builds = _builds(place, plan, shard, view)
-    plan, machine = plan.with_builds(builds), place.device.machine()
-    head = msgspec.structs.replace(plan.run, machine=machine)
+    machine = place.device.machine()
+    head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
     plan = dataclasses.replace(plan, run=head)
     # A GPU's lease has a name unique among machines; on every machine the processor's lease is called cpu.
     device = f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease

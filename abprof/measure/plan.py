@@ -194,15 +194,8 @@ class Plan:
     def with_builds(self, builds: Sequence[Build]) -> Plan:
         """Return the plan with `builds` in place of all earlier builds of these packages."""
         kernels = {build.kernel for build in builds}
-        every = (*(build for build in self.run.builds if build.kernel not in kernels), *builds)
-        factory = dataclasses.replace(self.factory, builds=tuple(filter(self._shares, every)))
-        return dataclasses.replace(self, factory=factory, run=msgspec.structs.replace(self.run, builds=every))
-
-    def _shares(self, build: Build) -> bool:
-        """Whether the build's workers may share a sandbox with others of the side: unless it has an environment of its own."""
-        package = self.packages.get(build.kernel)  # None: of another part of the run
-        side = self.checkouts["base" if build.side in STANDING_IN else build.side].side
-        return package is not None and build.failure is None and not package.of(side).env
+        others = [build for build in self.run.builds if build.kernel not in kernels]
+        return dataclasses.replace(self, run=msgspec.structs.replace(self.run, builds=(*others, *builds)))
 
     def _jobs(self) -> list[Job]:
         cells = {name: tuple(c for c in self.cells if c.kernel == name and not c.skip) for name in self.packages}

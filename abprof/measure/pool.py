@@ -30,7 +30,6 @@ class WorkerPool:
         self.factory = factory
         self._specs = {spec.id: spec for spec in specs}
         self._epoch, self._servers = epoch, 0  # servers of each worker
-        self._row = epoch  # by which they are chosen
         self._workers: dict[str, Worker] = {}
         self._starting: list[str] | None = None  # ids of workers that have not answered `start`; None before `begin`
         self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))  # the order decides the memory
@@ -42,7 +41,6 @@ class WorkerPool:
         try:
             # A forked worker and a fresh one may differ in speed, as may an import before and after the fork: without a
             # server for each worker, all start fresh, and all sides import after the fork if one has to.
-            self._row = self.factory.row(self._epoch)
             servers = self.preload()
             sides = [count for id, count in servers.items() if id != PEERS]
             self._servers = min(sides, default=1) if all(servers.values()) else 0
@@ -54,7 +52,7 @@ class WorkerPool:
 
     def preload(self) -> dict[str, int]:
         """Start fork servers without waiting for their imports. Return worker id -> how many can fork that worker."""
-        return {id: self.factory.preload(spec, self._row) for id, spec in self._specs.items()}
+        return {id: self.factory.preload(spec, self._epoch) for id, spec in self._specs.items()}
 
     def serves(self, other: WorkerPool) -> bool:
         """Whether this pool has all workers of `other`, for the same epoch."""
@@ -90,10 +88,10 @@ class WorkerPool:
     def _begin(self, id: str) -> bool:
         """Start the worker without waiting for its reply. Return False if the start failed."""
         spec, factory = self._specs[id], self.factory
-        row = self._row if self._servers or factory.pauses else None
+        epoch = self._epoch if self._servers or factory.pauses else None
         try:
             self._workers[id] = factory.worker(
-                spec, factory.logs / self.log_name(id), epoch=row, imported=self._servers > 1
+                spec, factory.logs / self.log_name(id), epoch=epoch, imported=self._servers > 1
             )
             self._workers[id].send(factory.start(id, factory.mount(spec), self._epoch))
         except WorkerDied as died:
