@@ -250,32 +250,37 @@ class WorkerFactory:
         return replace(self, sandbox=sandbox), why
 
     def tried(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Start a worker in the sandbox, if any, to see whether it can use the device; with --untrusted the judge. Return
-        this factory, or one without the sandbox, and notes. For --contain always, a useless sandbox raises AbprofError."""
+        """Start a worker in the sandbox, if any, to see whether it can use the device. Return this factory, with `room` for
+        --untrusted, or one without the sandbox, and notes. For --contain always, a useless sandbox raises AbprofError."""
         if self.sandbox is None or self.device == "cpu":
             return self, ()
         try:
-            if self.pauses:
-                self.judge()
-                return self._with_memory()
-            with self.alone("sandbox") as worker:
-                worker.call(wire.Start(self.device, "base"), self.timeout)
+            made, notes = self._with_memory() if self.pauses else (self, ())
+            if not made.room:
+                made._try()
         except (WorkerDied, WorkerFault) as failed:
             why = f"a worker in bubblewrap cannot use {self.device}: {failed.reason}"
             if options.contain == "always":
                 raise AbprofError(why, where="--contain always", advice=ADVICE) from None
             return replace(self, sandbox=None), (f"not contained: {why}",)
-        return self, ()
+        return made, notes
 
     def _with_memory(self) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Return the factory with `room`; or as it is, with a note, if the judge cannot share GPU memory."""
+        """Return the factory with `room`; or as it is, with a note, if workers cannot map GPU memory of the judge's."""
         try:
-            return replace(self, room=self._made("base")), ()
+            made = replace(self, room=self._made("base"))
+            made._try()
         except (WorkerDied, WorkerFault, OSError) as failed:
             why = getattr(failed, "reason", failed)
             return self, (
                 f"timed calls' outputs go through a file, not the judge's GPU memory, which is slower: {why}",
             )
+        return made, ()
+
+    def _try(self) -> None:
+        """Start a worker in the sandbox. Raises WorkerDied or WorkerFault if it cannot use the device."""
+        with self.alone("sandbox", beside=self._memory("base")) as worker:
+            worker.call(wire.Start(self.device, "base", room=self.room), self.timeout)
 
     def _memory(self, id: str) -> list[int]:
         """Return the descriptor of the judge's GPU memory for the outputs of worker `id`; none without `room`."""
@@ -454,7 +459,8 @@ class WorkerFactory:
         first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
         half as long if these turn out not to be safe to share."""
         command, own_env = self._command(spec)
-        command = [*command, "--walled"] if self.sandbox is not None else command
+        if self.sandbox is not None:  # what a CPU's server imports after a fork would be beside calls
+            command = [*command, "--walled", *(["--no-preload"] if self.device == "cpu" else [])]
         plain = self.forks.server(command, epoch, own_env if self._apart(spec) else None)
         if plain is None or not self._preloads(spec):
             return [plain] if plain else []
