@@ -232,8 +232,6 @@ def _flash_attention_3(device: torch.device) -> tuple[Callable[..., Any], Callab
     _on_gpu("FlashAttention-3", device)
     try:
         from fa3_fwd_interface import flash_attn_func, flash_attn_varlen_func
-    except ModuleNotFoundError as error:
-        raise Unsupported("FlashAttention-3 (package fa3-fwd) is not installed") from error
     except Exception as error:
         raise Unsupported(f"FlashAttention-3 (package fa3-fwd) cannot be imported: {error}") from error
 
@@ -252,8 +250,6 @@ def _flash_attention_4(device: torch.device) -> tuple[Callable[..., Any], Callab
     _on_gpu("FlashAttention-4", device)
     try:
         from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
-    except ModuleNotFoundError as error:
-        raise Unsupported("FlashAttention-4 (package flash-attn-4) is not installed") from error
     except Exception as error:
         raise Unsupported(f"FlashAttention-4 (package flash-attn-4) cannot be imported: {error}") from error
     # Its compiler says of each kernel that it cannot convert an argument which is None.

@@ -243,15 +243,15 @@ class WorkerFactory:
             forks=ForkServers(environment.worker(env, scratch / "caches", device, {}), scratch, logs / "forks.log"),
         )
 
-    def contained(self, options: Options) -> tuple[WorkerFactory, str]:
-        """Return this factory with the sandbox that `options` ask for, and why it has none where it should have one. For
-        --contain always, a missing sandbox raises AbprofError."""
+    def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
+        """Return this factory with the sandbox that `options` ask for, and a note if none works. For --contain always,
+        a missing sandbox raises AbprofError."""
         sandbox, why = chosen(options.contain, environment.mode(options.env))
-        return replace(self, sandbox=sandbox), why
+        return replace(self, sandbox=sandbox), (f"not contained: {why}",) if why else ()
 
     def tried(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Start a worker in the sandbox, if any, to see whether it can use the device. Return this factory, with `room` for
-        --untrusted, or one without the sandbox, and notes. For --contain always, a useless sandbox raises AbprofError."""
+        """Start a worker in the sandbox, if there is one, to see whether it can use the device. Return this factory, for
+        --untrusted with `room`, or one without the sandbox if it cannot, and notes. For --contain always that raises AbprofError."""
         if self.sandbox is None or self.device == "cpu":
             return self, ()
         try:
@@ -338,29 +338,24 @@ class WorkerFactory:
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", servers=servers, beside=beside)
 
     def begin_judge(self) -> None:
-        """Start the judge's process, which takes seconds to import torch, without waiting for it."""
-        if not (self._judges or self._begun):
-            with contextlib.suppress(WorkerDied):  # `judge` says why
-                self._begun.append(self._launched_judge())
-
-    def judge(self) -> Worker:
-        """Return the worker that checks outputs and loads no code under test. It serves all epochs, because it
-        takes seconds to import torch and start CUDA. Raises WorkerDied or WorkerFault."""
-        if not (self._judges and self._judges[0].alive):
-            begun = self._begun.pop() if self._begun else None
-            if begun is None:
-                self.end_judge()
-            self._judges.append(begun or self._launched_judge())
-            self._judges[0].call(self.start("judge"), self.timeout)
-        return self._judges[0]
-
-    def _launched_judge(self) -> Worker:
+        """Start the judge's process without waiting until it has imported torch. Raises WorkerDied."""
+        self.end_judge()
         ours, theirs = socket.socketpair()
         ours.settimeout(self.timeout)
         self._channels.append(ours)
         with theirs:
             beside = [theirs.fileno()] if self.pauses and self.device != "cpu" else ()
-            return self.alone("judge", beside=beside)
+            self._begun.append(self.alone("judge", beside=beside))
+
+    def judge(self) -> Worker:
+        """Return the worker that checks outputs and loads no code under test. It serves all epochs, because it
+        takes seconds to import torch and start CUDA. Raises WorkerDied or WorkerFault."""
+        if not (self._judges and self._judges[0].alive):
+            if not self._begun:
+                self.begin_judge()
+            self._judges.append(self._begun.pop())
+            self._judges[0].call(self.start("judge"), self.timeout)
+        return self._judges[0]
 
     def clear_judge(self) -> None:
         """Have the judge, if it runs, free what it keeps in memory."""
@@ -459,7 +454,7 @@ class WorkerFactory:
         first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
         half as long if these turn out not to be safe to share."""
         command, own_env = self._command(spec)
-        if self.sandbox is not None:  # what a CPU's server imports after a fork would be beside calls
+        if self.sandbox is not None:  # on a CPU, imports after the workers' end would be beside other workers' calls
             command = [*command, "--walled", *(["--no-preload"] if self.device == "cpu" else [])]
         plain = self.forks.server(command, epoch, own_env if self._apart(spec) else None)
         if plain is None or not self._preloads(spec):

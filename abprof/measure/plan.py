@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import uuid
@@ -53,6 +54,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.system import paths, workload_files
 from abprof.system.console import View
+from abprof.system.processes import WorkerDied
 from abprof.system.trees import remove_tree
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code, drawn at random, that are measured as controls
@@ -84,15 +86,16 @@ class Plan:
         continued = place.continued
         source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
         factory = _factory(place, trees, files, logs)
-        walled, why = factory.contained(place.options)
+        walled, notes = factory.contained(place.options)
         if factory.forks.plenty and not dry:  # elsewhere they take the cores of the discovery's worker
             if walled.sandbox is None:
                 factory.forks.start(factory.argv("base"))
             elif walled.pauses and place.device.kind != "cpu":
-                walled.begin_judge()
+                with contextlib.suppress(WorkerDied):  # `judge` says why
+                    walled.begin_judge()
         found, chains, ceilings = _discovered(place, factory, digest, dry=dry)
-        factory, notes = _contained(place, walled, chains, dry=dry)
-        notes = (*((f"not contained: {why}",) if why else ()), *notes)
+        factory, more = _contained(place, walled, chains, dry=dry)
+        notes += more
         if not (continued and continued.part):
             for line in (*place.notes, *notes):
                 view.say(line)

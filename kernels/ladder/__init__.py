@@ -1,4 +1,4 @@
-"""Fused multi-head attention as a ladder of optimisations, each rung adds to the one before.
+"""Fused multi-head attention as a ladder of optimisations: each rung adds to the one before.
 
 | rung | what it adds |
 |---|---|

@@ -31,8 +31,7 @@ def _ladder(basic: Config, memory: Config, full: Config) -> dict[str, Config]:
     return {"basic": basic, "exp2": basic, "memory": memory, "full": full}
 
 
-# By compute capability. `per_sm` blocks share a multiprocessor; sm80, sm100 and
-# sm120 have not been run.
+# By compute capability. `per_sm` blocks share a multiprocessor. sm80, sm100 and sm120 have not been run.
 TABLE: dict[str, dict[str, Config]] = {
     "sm80": _ladder(Config(64, 64, 4, 2), Config(64, 64, 4, 3), Config(64, 64, 4, 2, per_sm=2)),
     "sm90": _ladder(Config(128, 64, 8, 2), Config(128, 128, 8, 3, tma=True), Config(64, 64, 4, 3, tma=True, per_sm=2)),

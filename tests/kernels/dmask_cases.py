@@ -208,7 +208,16 @@ def unvisited(device: str) -> str:
     return ", ".join(name for name in NAMES if not torch.equal(spoilt[name], clean[name]))
 
 
-QUESTIONS = (choice, unvisited)
+def a_nan_is_seen(device: str) -> str:
+    """Of a key that some rows see: their outputs are NaN, and no others."""
+    (case,) = named("random_sparse")
+    data = draw(case, torch.float16, device, seed=4)
+    data["k"][:, 100] = torch.nan
+    got, exact = (found["out"].isnan() for found in (attend(data, None), reference(data, None)))
+    return "" if torch.equal(got, exact) and got.any() and not got.all() else "other rows are NaN"
+
+
+QUESTIONS = (choice, unvisited, a_nan_is_seen)
 
 
 def of_case(case: Case) -> str:

@@ -84,10 +84,17 @@ def test_cell_is_right(name: str, one: dict[str, Any]) -> None:
 def may_be_unsupported(name: str, one: dict[str, Any], peer: str) -> bool:
     documents = str(one.get("mask_type")).startswith("varlen")
     needed = {"fa3": "fa3_fwd_interface", "fa4": "flash_attn", "flex_flash": "flash_attn"}.get(peer, "torch")
-    absent = importlib.util.find_spec(needed) is None or peer == "flex_flash"  # it cannot compile each case
-    absent |= peer == "fa3" and (one.get("direction") == "bwd" or one.get("dtype") != "bf16")
+    absent = importlib.util.find_spec(needed) is None
+    lacks = peer == "fa3" and (one.get("direction") == "bwd" or one.get("dtype") != "bf16")
+    lacks |= peer == "flex_flash"  # it cannot compile each case
     small = min(one.get("q_block_size", 128), one.get("k_block_size", 128)) < 128 and one["direction"] == "bwd"
-    return name in ("dynamic_mask", "memory_traffic") or absent or small or (documents and peer.startswith("sdpa"))
+    return (
+        name in ("dynamic_mask", "memory_traffic")
+        or absent
+        or lacks
+        or small
+        or (documents and peer.startswith("sdpa"))
+    )
 
 
 @LIBRARIES_WARN

@@ -21,14 +21,15 @@ TOKENS, HEADS = 256, 2
 
 
 def build(*, verbose: bool) -> None:
-    """The CUDA C++ library by nvcc, and every Triton and Gluon kernel of `catalogue` for the present GPU.
+    """The CUDA C++ library by nvcc, unless the GPU is no Hopper GPU, and every Triton and Gluon kernel of `catalogue` for the present GPU.
 
     float16 and blocks other than 64 x 64 and 128 x 128 are compiled by the first call that needs them. Raises RuntimeError
     when a compiler that is there fails. verbose prints more; the flags and options are the same.
     """
-    if not torch.cuda.is_available() or is_hopper(torch.device("cuda")):
+    gpu = torch.cuda.is_available()
+    if not gpu or is_hopper(torch.device("cuda")):
         native.compile_library(verbose=verbose)
-    if not torch.cuda.is_available():
+    if not gpu:
         print("ffa cuda: no GPU, so no Triton kernel is compiled", flush=True)
         return
     device = torch.device("cuda", torch.cuda.current_device())
