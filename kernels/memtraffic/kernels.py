@@ -46,7 +46,7 @@ def _step(q, m_i, l_i, acc, K, V, first, N, s, BM: tl.constexpr, BN: tl.constexp
 
 @triton.jit
 def _store(OUT, q0, N, acc, l_i, BM: tl.constexpr, D: tl.constexpr):
-    acc = acc * tl.where(l_i != 0.0, 1.0 / tl.where(l_i != 0.0, l_i, 1.0), 0.0)[:, None]
+    acc = acc * tl.where(l_i > 0.0, 1.0 / tl.where(l_i > 0.0, l_i, 1.0), 0.0)[:, None]
     rows = q0 + tl.arange(0, BM)
     at = rows[:, None] * D + tl.arange(0, D)[None, :]
     tl.store(OUT + at, acc.to(OUT.dtype.element_ty), mask=(rows < N)[:, None])
@@ -126,7 +126,7 @@ def memtraffic_softmax(S, BEGIN, n, entries, T: tl.constexpr, ROWS: tl.constexpr
         l_i = l_i * tl.math.exp2(m_i - safe) + tl.sum(tl.math.exp2(s - safe[:, None]), 1)
         m_i = m_ij
     safe = tl.where(m_i == -float("inf"), 0.0, m_i)
-    part = tl.where(l_i != 0.0, 1.0 / tl.where(l_i != 0.0, l_i, 1.0), 0.0)
+    part = tl.where(l_i > 0.0, 1.0 / tl.where(l_i > 0.0, l_i, 1.0), 0.0)
     for t in tl.range(0, num):
         at = S + t * (T * T)
         p = tl.math.exp2(tl.load(at).to(tl.float32) * LOG2E - safe[:, None]) * part[:, None]

@@ -209,12 +209,16 @@ def unvisited(device: str) -> str:
 
 
 def a_nan_is_seen(device: str) -> str:
-    """Of a key that some rows see: their outputs are NaN, and no others."""
+    """Of a key: the rows that see it are NaN, no others, and so is dv of every key that such a row sees."""
     (case,) = named("random_sparse")
     data = draw(case, torch.float16, device, seed=4)
     data["k"][:, 100] = torch.nan
-    got, exact = (found["out"].isnan() for found in (attend(data, None), reference(data, None)))
-    return "" if torch.equal(got, exact) and got.any() and not got.all() else "other rows are NaN"
+    got = attend(data, None)
+    mask = data["mask"].expand(case.batch, case.heads, -1, -1)
+    rows, group = mask[..., 100], case.heads // case.kv_heads
+    keys = (mask & rows[..., None]).any(2).unflatten(1, (-1, group)).any(2).transpose(1, 2)
+    same = torch.equal(got["out"].isnan().any(3), rows.transpose(1, 2))
+    return "" if same and rows.any() and not rows.all() and got["dv"][keys].isnan().all() else "other rows are NaN"
 
 
 QUESTIONS = (choice, unvisited, a_nan_is_seen)

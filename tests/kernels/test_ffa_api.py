@@ -154,6 +154,19 @@ def test_the_backward_of_open_order_is_not_taken_where_torch_is_to_be_determinis
     assert [one.kernel for one in strict] == ["gluon", "triton"]
 
 
+def test_a_tensor_that_begins_anywhere_is_copied_to_where_kernels_can_read_it():
+    pytest.importorskip("triton")
+    from kernels.ffa.cuda import launch
+
+    whole = torch.arange(64 * 2 * 64).view(64, 2, 64).bfloat16()
+    part = torch.cat([whole.new_zeros(1), whole.flatten()])[1:].view_as(whole)
+    assert part.data_ptr() % 16 == 2
+    for found in (launch.packed(part), launch.readable(part)):
+        assert found.data_ptr() % 16 == 0
+        assert torch.equal(found, whole)
+    assert launch.packed(whole) is launch.readable(whole) is whole
+
+
 def test_products_stay_in_flight(tmp_path):
     """Short of registers, ptxas waits after every wgmma, or moves accumulators to memory and back."""
     pytest.importorskip("triton")

@@ -18,7 +18,7 @@ IN_THE_INTERPRETER = {
                   "a_nan_is_seen"),
     "dmask_cases": ("choice", "a_nan_is_seen", "random_sparse", "one_query", "planes_of_both_kinds", "one_pair"),
     "memtraffic_cases": ("fused-full-150-64-float16", "fused-blocks0.5-300-64-float16", "unfused-full-1-64-float32",
-                         "unfused-blocks0.5-300-64-float16", "fused-nan", "unfused-nan"),
+                         "unfused-blocks0.5-300-64-float16"),
     "ladder_cases": tuple(f"{shape} {rung}" for shape in ("33 128 full torch.bfloat16", "33 64 causal torch.float16")
                           for rung in ladder.RUNGS),
 }  # fmt: skip
