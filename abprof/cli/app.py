@@ -20,18 +20,13 @@ from abprof.records.base import VERSION
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD
 from abprof.records.visible import visible
+from abprof.system.files import ADVICE
 from abprof.system.paths import state_dir
 
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, from click itself or from Typer's copy
 _PROGRAM = "abprof.program"  # key in click's context for the words after `--`
 _TOP = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
 _FORMER = {"--sustained": "--regime sustained"}  # an option that is gone -> its successor
-_DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
-_LIMITS = "end other programs, or raise the limits: ulimit -a"
-_REFUSALS = {  # errno of a lacking resource -> advice
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO), _DISK),
-    **dict.fromkeys((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE), _LIMITS),
-}
 setattr(TyperOption, "display_type_rich", lambda option, ctx: option.metavar or "")  # noqa: ARG005, B010 - not `<bool>`
 setattr(TyperArgument, "display_type_rich", lambda argument, ctx: "")  # noqa: ARG005, B010 - not `<list[str]>`
 
@@ -130,11 +125,11 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence
         where = os.fsdecode(name) if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
-        if isinstance(error, OSError) and (where or error.errno in _REFUSALS):
-            advice = _REFUSALS.get(error.errno or 0, "")
+        if isinstance(error, OSError) and (where or error.errno in ADVICE):
+            advice = ADVICE.get(error.errno or 0, "")
             return _refused(AbprofError(error.strerror or str(error), where=where, advice=advice), argv)
         if isinstance(error, MemoryError) or "can't start new thread" in str(error):
-            return _refused(AbprofError(str(error) or "out of memory", advice=_LIMITS), argv)
+            return _refused(AbprofError(str(error) or "out of memory", advice=ADVICE[errno.ENOMEM]), argv)
         return _bug(error, argv)
 
 
