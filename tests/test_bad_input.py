@@ -246,7 +246,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
         )
         done = subprocess.run(["bash", "-c", line], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done
-        assert re.fullmatch(r"abprof: /.*\.(py|json|jsonl): File too large \(make room there.*", done.stderr.splitlines()[-1])
+        assert re.fullmatch(
+            r"abprof: /.*\.(py|json|jsonl): File too large \(make room there.*", done.stderr.splitlines()[-1]
+        )
         assert lab.left_behind() == []
         runs = lab.repo.path / "runs"
         assert runs.exists() == left
