@@ -252,6 +252,7 @@ def measure_epochs(
     """Measure epochs until every cell has a verdict or the budget ends (`end`, by time.monotonic())."""
     budget = end - time.monotonic()
     if executor:
+        plan.factory.end_judge()  # each shard has its own
         items = coordinate(plan, record, executor, place)
     else:
         items = epochs(plan, record.wanted, first=record.next_epoch, budget=budget)

@@ -367,6 +367,10 @@ def test_locks_logs_and_what_was_compiled_later_make_no_build_again(shop: Shop) 
         (Path(made.path) / name).parent.mkdir(parents=True, exist_ok=True)
         (Path(made.path) / name).write_text("later")
     assert shop.build(shop.tree("base", TINY)).cached
+    shop.shop = dataclasses.replace(shop.shop, untrusted=True)
+    assert shop.build(shop.tree("base", TINY)).cached, "base's code is trusted"
+    assert not shop.build(shop.tree("target", TINY)).cached
+    assert any("caches/triton/a/k.cubin is not as the cached build left it" in line for line in shop.lines)
 
 
 def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(torch_shop: Shop) -> None:

@@ -95,6 +95,8 @@ def test_timed_calls_are_checked_on_inputs_that_changed(
     assert result.status("w/case=both", "base")[0] == "wrong", "the target is not blamed alone"
     assert result.run.options.untrusted
     assert "Code under test was not trusted: run in bubblewrap 9" in (result.folder / "report.md").read_text()
+    keys = {build.side: build.key for build in result.run.builds}
+    assert keys["target"].endswith("-target"), "base's build is never shared with hostile code"
     by_hand = lab.abprof("main", "fast", "--check", "outside", "--epochs", "4")
     assert by_hand.status("w/case=skips", "target") == ("ok", ""), "inputs of timed calls do not change"
 

@@ -55,7 +55,7 @@ class Job:
     checkout: Checkout
     package: Package
     cells: tuple[Cell, ...]  # cells to call at build time: one cell per workload, or a cell of every distinct case
-    second: str = ""  # id of the worker that gets this second build of the same inputs
+    second: str = ""  # id of the worker that shares this build with no other; "": sides with the same inputs share it
 
     @property
     def id(self) -> str:
@@ -135,7 +135,7 @@ def build_packages(
     builds = _as_checked_out(jobs, builds) if untrusted else builds
     for made in builds:
         state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
-        again = ", second build" if "-" in made.key else ""
+        again = ", second build" if "-" in made.key and not untrusted else ""
         view.say(f"{made.side} {made.kernel}{again}: {state}", style="red" if made.failure else "")
     return builds
 
@@ -189,7 +189,8 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
 
     with locks.locked(home / "lock", f"[{job.name}] of process {os.getpid()}", waits):
         known = _published(home)
-        changed = _changed(factory.cache, home / known.generation, known) if known else "published.json"
+        strict = factory.untrusted and side != "base"
+        changed = _changed(factory.cache, home / known.generation, known, strict) if known else "published.json"
         if changed and (home / "published.json").exists():
             say(job.name, f"made again, because {changed} is not as the cached build left it")
         if known and not rebuild and not changed:
@@ -247,13 +248,14 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
     return sorted(name for name in old.parts.keys() | new.parts.keys() if old.parts.get(name) != new.parts.get(name))
 
 
-def _changed(cache: Path, place: Path, known: _Published) -> str:
+def _changed(cache: Path, place: Path, known: _Published, strict: bool) -> str:
     """Return the first file for which a cached build cannot be reused; "": it is as it was made. Files that workers
-    compiled later may be added in caches/, but nowhere else."""
+    compiled later may be added in caches/, but nowhere else, and not with `strict`: hostile code may have added them."""
     try:
         now = inventory(place, keys.FOLDERS)
         for name in sorted(now.keys() | known.contents.keys()):
             added = name.startswith("caches/") and (name not in known.contents or not name.endswith(keys.CODE))
+            added = added and not (strict and name not in known.contents)
             if now.get(name) != known.contents.get(name) and not added and not _WRITTEN.search(name):
                 return name
         for one in known.build.artefacts:

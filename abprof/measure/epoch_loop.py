@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from abprof.measure.cell import measure_cell
@@ -16,6 +17,7 @@ from abprof.measure.setup import CellTask, Handed, Timeouts
 from abprof.records import LOOKS, Arm, Block, Cell, Item
 from abprof.records import messages as wire
 from abprof.system.files import refuse_full_disk
+from abprof.system.processes import WorkerDied, WorkerFault
 
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
 _BESIDE = 8  # epochs in which controls and peers take part: a worker each, and no verdict on a target needs them
@@ -60,6 +62,10 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
     try:
         if plan.device.kind == "cpu" and not quick:
             plan.factory.forks.settle(most=budget / 10)
+        # Workers map the judge's memory as they start. With --watch it ended with the epochs before.
+        if plan.factory.room:
+            with suppress(WorkerDied, WorkerFault):  # the first check says why
+                plan.factory.judge()
         while todo:
             start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
             if number > first:

@@ -202,11 +202,13 @@ class Plan:
 
     def _jobs(self) -> list[Job]:
         cells = {name: tuple(c for c in self.cells if c.kernel == name and not c.skip) for name in self.packages}
+        # Hostile code could write into a build that base shares with it.
+        apart = {id: id if self.factory.untrusted and id != "base" else "" for id in self.checkouts}
         return [
-            Job(checkout, self.packages[name].of(checkout.side), mine)
+            Job(checkout, self.packages[name].of(checkout.side), mine, apart[id])
             for name, mine in cells.items()
             if mine
-            for checkout in self.checkouts.values()
+            for id, checkout in self.checkouts.items()
         ]
 
     def watched(self, place: RunContext) -> Watch:
@@ -458,7 +460,7 @@ def _same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build,
     before = {(build.side, build.kernel): build for build in run.builds}
     for build in builds:
         old = before.get((build.side, build.kernel))
-        if old is not None and old.key.partition("-")[0] != build.key:
+        if old is not None and old.key.partition("-")[0] != build.key.partition("-")[0]:
             differing = ", ".join(differences(cache, old.key, build.key))
             why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
             what = f"the build of {build.kernel} is not the run's ({why})"
