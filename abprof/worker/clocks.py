@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import random
 import resource
 import statistics
@@ -32,7 +33,7 @@ class NotCaptured(Unsupported):
 
 
 class Clock:
-    """Times calls on a CPU, by the host's clock."""
+    """Times calls on a CPU, by the host's clock, without waits for a processor."""
 
     kind = "cpu"
     enqueued = 0.0  # host ns to enqueue the last call of `wall`; 0 on a CPU
@@ -40,7 +41,7 @@ class Clock:
 
     def __init__(self) -> None:
         """Limit this process to 90 % of the free memory, so that allocations fail before the system swaps."""
-        self.device = torch.device("cpu")
+        self.device, self._processor = torch.device("cpu"), Processor()
         with open("/proc/meminfo") as file:
             rows = dict(line.split(":") for line in file)
         wanted = int(int(rows["MemAvailable"].split()[0]) * 1024 * 0.9)
@@ -56,9 +57,10 @@ class Clock:
         readings = []
         for _ in range(calls):
             op.restore()
-            start = time.perf_counter_ns()
+            before, start = self._processor.now(), time.perf_counter_ns()
             op.call()
-            readings.append(time.perf_counter_ns() - start)
+            wall = time.perf_counter_ns() - start
+            readings.append(self._processor.without_waits(wall, before))
         return mean(readings)
 
     def wall(self, op: Op) -> float:
@@ -89,6 +91,34 @@ class Clock:
     def capability(self) -> str:
         """Return a GPU's compute capability, like "9.0", or a CPU's instruction set."""
         return str(torch.backends.cpu.get_cpu_capability())
+
+
+class Processor:
+    """How long the calling thread had a processor, and how long it waited for one because other programs had them all.
+
+    A wait is no property of the code, so it does not count. Linux states it (/proc/thread-self/schedstat, second number);
+    elsewhere, and if a thread of the process works beside the calling one, nothing is taken off.
+    """
+
+    _OTHERS = 0.02  # share of a call that other threads may work
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def now(self) -> tuple[int, int, int]:
+        """Return the ns for which the calling thread waited, for which it ran, and for which the whole process ran."""
+        waited = int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
+        return waited, time.thread_time_ns(), time.process_time_ns()
+
+    def without_waits(self, wall: int, before: tuple[int, int, int]) -> int:
+        """Return `wall`, the ns of a call that began after `before`, less the thread's wait for a processor."""
+        waited, ran, every = (now - then for now, then in zip(self.now(), before, strict=True))
+        if not waited or every - ran > self._OTHERS * wall:
+            return wall
+        return min(wall, max(wall - waited, ran))  # a wait between the clocks' readings is not the call's
 
 
 def clock(device: str) -> Clock:
