@@ -54,14 +54,13 @@ class Clock:
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
         """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the GPU's cache before each."""
-        readings = []
+        readings, began, before = [], time.perf_counter_ns(), self._processor.now()
         for _ in range(calls):
             op.restore()
-            before, start = self._processor.now(), time.perf_counter_ns()
+            start = time.perf_counter_ns()
             op.call()
-            wall = time.perf_counter_ns() - start
-            readings.append(self._processor.without_waits(wall, before))
-        return mean(readings)
+            readings.append(time.perf_counter_ns() - start)
+        return mean(readings) - self._processor.waited(began, before, sum(readings)) / calls
 
     def wall(self, op: Op) -> float:
         """Return the ns of a call by the host's clock, including the wait until the device has finished."""
@@ -94,13 +93,12 @@ class Clock:
 
 
 class Processor:
-    """How long the calling thread had a processor, and how long it waited for one because other programs had them all.
+    """How long the calling thread waited for a processor because other programs had them all: no property of the code.
 
-    A wait is no property of the code, so it does not count. Linux states it (/proc/thread-self/schedstat, second number);
-    elsewhere, and if a thread of the process works beside the calling one, nothing is taken off.
+    Linux states it: the second number of /proc/thread-self/schedstat.
     """
 
-    _OTHERS = 0.02  # share of a call that other threads may work
+    _OTHERS = 0.02  # share of the calls' time in which other threads may work: else the calls may not have waited
 
     def __init__(self) -> None:
         try:
@@ -109,16 +107,16 @@ class Processor:
             self._file = -1
 
     def now(self) -> tuple[int, int, int]:
-        """Return the ns for which the calling thread waited, for which it ran, and for which the whole process ran."""
+        """Return the ns for which the calling thread has waited and run, and for which the whole process has run."""
         waited = int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
         return waited, time.thread_time_ns(), time.process_time_ns()
 
-    def without_waits(self, wall: int, before: tuple[int, int, int]) -> int:
-        """Return `wall`, the ns of a call that began after `before`, less the thread's wait for a processor."""
+    def waited(self, began: int, before: tuple[int, int, int], inside: int) -> int:
+        """Return for how many of the `inside` ns of a turn's calls the thread certainly waited: for all its wait but what
+        may lie between the calls. `began`: time.perf_counter_ns() at the turn's begin; `before`: `now()` after that."""
         waited, ran, every = (now - then for now, then in zip(self.now(), before, strict=True))
-        if not waited or every - ran > self._OTHERS * wall:
-            return wall
-        return min(wall, max(wall - waited, ran))  # a wait between the clocks' readings is not the call's
+        between = time.perf_counter_ns() - began - inside
+        return max(0, waited - between) if every - ran < self._OTHERS * inside else 0
 
 
 def clock(device: str) -> Clock:
