@@ -250,13 +250,13 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
 
 def _changed(cache: Path, place: Path, known: _Published, strict: bool) -> str:
     """Return the first file for which a cached build cannot be reused; "": it is as it was made. Files that workers
-    compiled later may be added in caches/, but nowhere else, and not with `strict`: hostile code may have added them."""
+    compiled later may be added in caches/, and locks and logs; no file with `strict`: hostile code may have added it."""
     try:
         now = inventory(place, keys.FOLDERS)
         for name in sorted(now.keys() | known.contents.keys()):
-            added = name.startswith("caches/") and (name not in known.contents or not name.endswith(keys.CODE))
-            added = added and not (strict and name not in known.contents)
-            if now.get(name) != known.contents.get(name) and not added and not _WRITTEN.search(name):
+            added = name not in known.contents
+            harmless = _WRITTEN.search(name) or name.startswith("caches/") and (added or not name.endswith(keys.CODE))
+            if now.get(name) != known.contents.get(name) and (not harmless or strict and added):
                 return name
         for one in known.build.artefacts:
             elsewhere = one.path and not one.path.startswith((f"{place}/", f"{cache / 'worktrees'}/"))  # of a run: gone

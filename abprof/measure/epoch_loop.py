@@ -63,7 +63,7 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
         if plan.device.kind == "cpu" and not quick:
             plan.factory.forks.settle(most=budget / 10)
         # Workers map the judge's memory as they start. With --watch it ended with the epochs before.
-        if plan.factory.room:
+        if todo and plan.factory.room:
             with suppress(WorkerDied, WorkerFault):  # the first check says why
                 plan.factory.judge()
         while todo:

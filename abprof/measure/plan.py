@@ -175,7 +175,8 @@ class Plan:
         """Make a second build of base's code for the control, and for each target that shares base's build.
 
         Return `builds` with these in place. So a comparison of the same code contains what differs between builds,
-        such as layout. A build stays shared if it took more than a minute, or if its second build fails.
+        such as layout. A build stays shared if it took more than a minute, or if its second build fails; with --untrusted
+        targets share none.
         """
         made = {(build.side, build.kernel): build for build in builds}
         controls = {cell for cell, arms in self.arms.items() if any(arm.side == "control" for arm in arms)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import random
 import resource
 import statistics
@@ -33,7 +32,7 @@ class NotCaptured(Unsupported):
 
 
 class Clock:
-    """Times calls on a CPU, by the host's clock, without waits for a processor."""
+    """Times calls on a CPU, by the host's clock."""
 
     kind = "cpu"
     enqueued = 0.0  # host ns to enqueue the last call of `wall`; 0 on a CPU
@@ -41,7 +40,7 @@ class Clock:
 
     def __init__(self) -> None:
         """Limit this process to 90 % of the free memory, so that allocations fail before the system swaps."""
-        self.device, self._processor = torch.device("cpu"), Processor()
+        self.device = torch.device("cpu")
         with open("/proc/meminfo") as file:
             rows = dict(line.split(":") for line in file)
         wanted = int(int(rows["MemAvailable"].split()[0]) * 1024 * 0.9)
@@ -54,13 +53,13 @@ class Clock:
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
         """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the GPU's cache before each."""
-        readings, began, before = [], time.perf_counter_ns(), self._processor.now()
+        readings = []
         for _ in range(calls):
             op.restore()
             start = time.perf_counter_ns()
             op.call()
             readings.append(time.perf_counter_ns() - start)
-        return mean(readings) - self._processor.waited(began, before, sum(readings)) / calls
+        return mean(readings)
 
     def wall(self, op: Op) -> float:
         """Return the ns of a call by the host's clock, including the wait until the device has finished."""
@@ -90,33 +89,6 @@ class Clock:
     def capability(self) -> str:
         """Return a GPU's compute capability, like "9.0", or a CPU's instruction set."""
         return str(torch.backends.cpu.get_cpu_capability())
-
-
-class Processor:
-    """How long the calling thread waited for a processor because other programs had them all: no property of the code.
-
-    Linux states it: the second number of /proc/thread-self/schedstat.
-    """
-
-    _OTHERS = 0.02  # share of the calls' time in which other threads may work: else the calls may not have waited
-
-    def __init__(self) -> None:
-        try:
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        except OSError:
-            self._file = -1
-
-    def now(self) -> tuple[int, int, int]:
-        """Return the ns for which the calling thread has waited and run, and for which the whole process has run."""
-        waited = int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
-        return waited, time.thread_time_ns(), time.process_time_ns()
-
-    def waited(self, began: int, before: tuple[int, int, int], inside: int) -> int:
-        """Return for how many of the `inside` ns of a turn's calls the thread certainly waited: for all its wait but what
-        may lie between the calls. `began`: time.perf_counter_ns() at the turn's begin; `before`: `now()` after that."""
-        waited, ran, every = (now - then for now, then in zip(self.now(), before, strict=True))
-        between = time.perf_counter_ns() - began - inside
-        return max(0, waited - between) if every - ran < self._OTHERS * inside else 0
 
 
 def clock(device: str) -> Clock:
