@@ -255,8 +255,8 @@ def _changed(cache: Path, place: Path, known: _Published, strict: bool) -> str:
         now = inventory(place, keys.FOLDERS)
         for name in sorted(now.keys() | known.contents.keys()):
             added = name not in known.contents
-            harmless = _WRITTEN.search(name) or name.startswith("caches/") and (added or not name.endswith(keys.CODE))
-            if now.get(name) != known.contents.get(name) and (not harmless or strict and added):
+            harmless = _WRITTEN.search(name) or (name.startswith("caches/") and (added or not name.endswith(keys.CODE)))
+            if now.get(name) != known.contents.get(name) and (not harmless or (strict and added)):
                 return name
         for one in known.build.artefacts:
             elsewhere = one.path and not one.path.startswith((f"{place}/", f"{cache / 'worktrees'}/"))  # of a run: gone
