@@ -258,4 +258,7 @@ def test_the_commit_that_made_a_c_kernel_slower(tmp_path: Path) -> None:
     assert done.run["culprits"] == [culprit]
     (finding,) = done.run["found"][0]["findings"]
     assert finding["parent"] == repo.git("rev-parse", "main~3")
-    assert finding["answer"]["low"] > 0.5, "log ratio: four times is 1.39"
+    assert finding["answer"]["result"] == "above"
+    assert finding["answer"]["theta"] > 0.5, (
+        "log ratio: four times is 1.39; how wide its interval is depends on the load"
+    )
