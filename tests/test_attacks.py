@@ -20,9 +20,10 @@ ON_GPU = {file.stem: file for file in sorted((ATTACKS / "gpu").glob("*.py"))}
 # Do the work where inputs change, or where they are stopped outside their turns, so they may be `same`: and the one that is
 # slow in half of its epochs, in one of 16 runs of four epochs.
 WORKS = {"memo_by_version", "memo_by_sample", "stray_b", "slow_epochs_dropped"}
-# Others have tests of their own: call_count and clock_at_a_quarter in test_bot_command.py, threads and processes in
-# test_outside_turns.py, changed sources in test_build.py.
-FAMILIES = ["lazy_subclass", "memo_by_address", "calls_as_one_batch", "work_after_the_reply"]
+FAMILIES = [  # call_count and clock_at_a_quarter are in test_bot_command.py, threads in test_outside_turns.py
+    "lazy_subclass", "memo_by_address", "turns_read_zero", "rewritten_source", "hog_by_unreaped_children",
+    "calls_as_one_batch", "work_after_the_reply",
+]  # fmt: skip
 SPEED = {"faster", "slight", "same"}
 HONEST = """
 import torch
