@@ -369,8 +369,20 @@ def test_locks_logs_and_what_was_compiled_later_make_no_build_again(shop: Shop) 
     assert shop.build(shop.tree("base", TINY)).cached
     shop.shop = dataclasses.replace(shop.shop, untrusted=True)
     assert shop.build(shop.tree("base", TINY)).cached, "base's code is trusted"
+
+
+@pytest.mark.parametrize("name", ["caches/triton/a/k.cubin", "caches/a.log", "out/lock"])
+def test_hostile_code_shares_no_build_and_adds_no_file_to_its_own(shop: Shop, name: str) -> None:
+    base = shop.build(shop.tree("base", TINY))
+    shop.shop = dataclasses.replace(shop.shop, untrusted=True)
+    target = shop.build(shop.tree("target", TINY))
+    assert not target.cached
+    assert target.key == f"{base.key}-target"
+    assert shop.build(shop.tree("target", TINY)).cached
+    (Path(target.path) / name).parent.mkdir(parents=True, exist_ok=True)
+    (Path(target.path) / name).write_text("later")
     assert not shop.build(shop.tree("target", TINY)).cached
-    assert any("caches/triton/a/k.cubin is not as the cached build left it" in line for line in shop.lines)
+    assert any(f"{name} is not as the cached build left it" in line for line in shop.lines)
 
 
 def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(torch_shop: Shop) -> None:

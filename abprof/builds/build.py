@@ -55,7 +55,7 @@ class Job:
     checkout: Checkout
     package: Package
     cells: tuple[Cell, ...]  # cells to call at build time: one cell per workload, or a cell of every distinct case
-    second: str = ""  # id of the worker that shares this build with no other; "": sides with the same inputs share it
+    second: str = ""  # id of the worker that gets this second build of the same inputs
 
     @property
     def id(self) -> str:
@@ -181,7 +181,9 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     received = factory.worker_env(job.spec(msgspec.structs.replace(fresh, path="{build}")))
     package = keys.of_side(job.package, side)
     parts = keys.made_of(package, content, chain, keys.counted(received, factory.named, chain.get("prefix", "")))
-    home = factory.cache / "builds" / "-".join(filter(None, (keys.build_key(parts), job.second)))
+    hostile = factory.untrusted and side != "base"  # could write into a build that it shares with base
+    own = job.second or (side if hostile else "")
+    home = factory.cache / "builds" / "-".join(filter(None, (keys.build_key(parts), own)))
     log = factory.logs / f"build-{job.id}-{job.package.name}.log"
 
     def waits(holder: str) -> None:
@@ -189,8 +191,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
 
     with locks.locked(home / "lock", f"[{job.name}] of process {os.getpid()}", waits):
         known = _published(home)
-        strict = factory.untrusted and side != "base"
-        changed = _changed(factory.cache, home / known.generation, known, strict) if known else "published.json"
+        changed = _changed(factory.cache, home / known.generation, known, strict=hostile) if known else "published.json"
         if changed and (home / "published.json").exists():
             say(job.name, f"made again, because {changed} is not as the cached build left it")
         if known and not rebuild and not changed:
@@ -248,9 +249,9 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
     return sorted(name for name in old.parts.keys() | new.parts.keys() if old.parts.get(name) != new.parts.get(name))
 
 
-def _changed(cache: Path, place: Path, known: _Published, strict: bool) -> str:
-    """Return the first file for which a cached build cannot be reused; "": it is as it was made. Files that workers
-    compiled later may be added in caches/, and locks and logs; no file with `strict`: hostile code may have added it."""
+def _changed(cache: Path, place: Path, known: _Published, *, strict: bool) -> str:
+    """Return the first file for which a cached build cannot be reused; "": it is as it was made. Locks, logs, and in
+    caches/ what workers compiled later may have been added; with `strict` no file may."""
     try:
         now = inventory(place, keys.FOLDERS)
         for name in sorted(now.keys() | known.contents.keys()):

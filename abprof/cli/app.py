@@ -20,7 +20,7 @@ from abprof.records.base import VERSION
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD
 from abprof.records.visible import visible
-from abprof.system.files import BY_ERRNO
+from abprof.system.files import REMEDIES
 from abprof.system.paths import state_dir
 
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, from click itself or from Typer's copy
@@ -125,11 +125,11 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence
         where = os.fsdecode(name) if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
-        if isinstance(error, OSError) and (where or error.errno in BY_ERRNO):
-            advice = BY_ERRNO.get(error.errno or 0, "")
+        if isinstance(error, OSError) and (where or error.errno in REMEDIES):
+            advice = REMEDIES.get(error.errno or 0, "")
             return _refused(AbprofError(error.strerror or str(error), where=where, advice=advice), argv)
         if isinstance(error, MemoryError) or "can't start new thread" in str(error):
-            return _refused(AbprofError(str(error) or "out of memory", advice=BY_ERRNO[errno.ENOMEM]), argv)
+            return _refused(AbprofError(str(error) or "out of memory", advice=REMEDIES[errno.ENOMEM]), argv)
         return _bug(error, argv)
 
 

@@ -175,8 +175,7 @@ class Plan:
         """Make a second build of base's code for the control, and for each target that shares base's build.
 
         Return `builds` with these in place. So a comparison of the same code contains what differs between builds,
-        such as layout. A build stays shared if it took more than a minute, or if its second build fails; with --untrusted
-        targets share none.
+        such as layout. A build stays shared if it took more than a minute, or if its second build fails.
         """
         made = {(build.side, build.kernel): build for build in builds}
         controls = {cell for cell, arms in self.arms.items() if any(arm.side == "control" for arm in arms)}
@@ -203,13 +202,11 @@ class Plan:
 
     def _jobs(self) -> list[Job]:
         cells = {name: tuple(c for c in self.cells if c.kernel == name and not c.skip) for name in self.packages}
-        # Hostile code could write into a build that base shares with it.
-        apart = {id: id if self.factory.untrusted and id != "base" else "" for id in self.checkouts}
         return [
-            Job(checkout, self.packages[name].of(checkout.side), mine, apart[id])
+            Job(checkout, self.packages[name].of(checkout.side), mine)
             for name, mine in cells.items()
             if mine
-            for id, checkout in self.checkouts.items()
+            for checkout in self.checkouts.values()
         ]
 
     def watched(self, place: RunContext) -> Watch:

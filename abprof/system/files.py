@@ -17,7 +17,7 @@ from abprof.records.errors import AbprofError
 
 _DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
 _LIMITS = "end other programs, or raise the limits: ulimit -a"
-BY_ERRNO = {  # errno of a lacking resource -> what to do
+REMEDIES = {  # errno of a lacking resource -> what to do
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO), _DISK),
     **dict.fromkeys((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE), _LIMITS),
 }
@@ -92,9 +92,9 @@ def refuse_full_disk(reason: str, *places: Path) -> None:
 
 @contextmanager
 def refusals(path: Path, advice: str = "") -> Iterator[None]:
-    """Turn an OSError in the block into an AbprofError that names `path` and gives `advice`, or that of its errno."""
+    """Turn an OSError in the block into an AbprofError that names `path` and gives `advice`, by default the remedy for its errno."""
     try:
         yield
     except OSError as error:
-        advice = advice or BY_ERRNO.get(error.errno or 0, "")
+        advice = advice or REMEDIES.get(error.errno or 0, "")
         raise AbprofError(error.strerror or str(error), where=str(path), advice=advice) from None
