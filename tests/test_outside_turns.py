@@ -45,6 +45,12 @@ def double(x):
     _pool.map(_work, [30000, 30000])
     return x * 2
 """
+# As honest: threads that sleep, which take processor time only when the sandbox stops and goes on.
+SLEEPERS = """
+import threading
+for _ in range(400):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
 # After the last call its thread spins for 0.3 s.
 SPINS = """
 import threading, time
@@ -90,7 +96,9 @@ def test_a_sandbox_that_cannot_be_stopped_measures_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [OPENBLAS, POOL], ids=["threads of OpenBLAS", "a pool of processes"])
+@pytest.mark.parametrize(
+    "more", [OPENBLAS, POOL, SLEEPERS], ids=["threads of OpenBLAS", "a pool of processes", "threads that sleep"]
+)
 def test_an_honest_package_may_work_in_threads_and_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
