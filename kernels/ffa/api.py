@@ -115,6 +115,9 @@ def _check_blocks(blocks: Blocks, key_heads: int, device: torch.device) -> None:
     num, indices = blocks.kv_num, blocks.kv_indices
     if blocks.q_block < 1 or blocks.k_block < 1:
         raise ValueError(f"q_block and k_block must be at least 1, not {blocks.q_block} and {blocks.k_block}")
+    tile = blocks.options.ref_block
+    if tile is not None and not (isinstance(tile, Sequence) and len(tile) == 2):
+        raise ValueError(f"ref_block must be two numbers, query rows and keys, not {tile}")
     n_q, n_k = -(-blocks.q_len // blocks.q_block), -(-blocks.k_len // blocks.k_block)
     for name, tensor in (("kv_num", num), ("kv_indices", indices)):
         if tensor.dtype != torch.int32 or tensor.device != device:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from operator import index
+from typing import Any
 
 import torch
 
@@ -103,8 +105,11 @@ Schedule = Slices | Blocks
 
 def slices_of(q_ranges: Ranges, k_ranges: Ranges, mask_types: Sequence[int] | torch.Tensor, sq: int, sk: int) -> Slices:
     """The merged schedule of these ranges (see `merge_slices`, which says what raises ValueError)."""
-    masks = mask_types.tolist() if isinstance(mask_types, torch.Tensor) else list(mask_types)
-    return merge_slices(_pairs(q_ranges, "q_ranges"), _pairs(k_ranges, "k_ranges"), tuple(map(int, masks)), sq, sk)
+    try:
+        masks = tuple(map(index, _listed(mask_types)))
+    except TypeError:
+        raise ValueError("mask_types must be R integers, each FULL (0) or CAUSAL (1)") from None
+    return merge_slices(_pairs(q_ranges, "q_ranges"), _pairs(k_ranges, "k_ranges"), masks, sq, sk)
 
 
 @lru_cache(maxsize=256)
@@ -130,10 +135,17 @@ def merge_slices(q: tuple[Range, ...], k: tuple[Range, ...], masks: tuple[int, .
 
 
 def _pairs(ranges: Ranges, name: str) -> tuple[Range, ...]:
-    rows = ranges.tolist() if isinstance(ranges, torch.Tensor) else list(ranges)
+    try:
+        rows = [tuple(map(index, row)) for row in _listed(ranges)]
+    except TypeError:
+        rows = [()]
     if any(len(row) != 2 for row in rows):
-        raise ValueError(f"{name} must be [R, 2]: a begin and an end per range")
-    return tuple((int(row[0]), int(row[1])) for row in rows)
+        raise ValueError(f"{name} must be integers [R, 2]: a begin and an end per range")
+    return tuple((row[0], row[1]) for row in rows)
+
+
+def _listed(values: Any) -> Any:
+    return values.tolist() if isinstance(values, torch.Tensor) else values
 
 
 def _refuse_overlap(q: tuple[Range, ...]) -> None:

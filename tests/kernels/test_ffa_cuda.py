@@ -148,3 +148,20 @@ def test_phases_are_ranges_of_every_call() -> None:
     wanted = {f"ffa_fwd_{phase}" for phase in ("range_merge", "prepare", "run", "postprocess", "cast")}
     wanted |= {f"ffa_bwd_{phase}" for phase in ("prepare", "preprocess", "run", "postprocess", "cast")}
     assert wanted <= seen
+
+
+def test_a_captured_call_keeps_its_work_tables() -> None:
+    """Tables of schedules go when many others were used; a graph has only their addresses."""
+    q, k, v = (torch.randn(1024, 2, 128, device=DEVICE, dtype=torch.bfloat16) for _ in range(3))
+
+    def call(end: int) -> torch.Tensor:
+        ranges = ((0, end), (end, 1024))
+        return ffa.ffa_attention(q, k, v, ranges, ranges, (CAUSAL, CAUSAL))
+
+    expected, graph = call(512), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call(512)
+    for end in range(128, 896, 2):
+        call(end)
+    graph.replay()
+    assert torch.equal(out, expected)
