@@ -70,6 +70,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("cases", nargs="+")
     given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no GPU is here")
     native.compile_library(verbose=False)
     for text in given.cases:
         try:
