@@ -6,6 +6,7 @@ turn by hand, and of one whose inputs change and whose outputs are kept; with --
 
 import argparse
 import cProfile
+import dataclasses
 import os
 import pstats
 import statistics
@@ -54,12 +55,12 @@ def main() -> None:
             case: dict[str, Any] = parsed(text) | ({"dtype": "fp32", "hd": 64} if given.device == "cpu" else {})
             opened = bench.open(wire.Open("dense", case, "base"))
             plain = wire.Turn("base", max(1, min(64, round(TURN / opened.call_ns))), TIMERS[given.device])
-            drawn = wire.Turn(
-                "base", plain.calls, plain.timer, draw=[1, 2, 3], outputs="base/kept", shared=given.device == "cuda"
-            )
+            shared, anew = given.device == "cuda", case["direction"] == "bwd"  # a forward comes before each backward
+            drawn = dataclasses.replace(plain, draw=[1, 2, 3], outputs="base/kept", shared=shared, anew=anew)
+            by_hand = milliseconds(bench, plain)
             bench.turn(drawn)  # makes the mixtures
-            times = milliseconds(bench, plain), milliseconds(bench, drawn)
-            print(f"{text}: {plain.calls} calls a turn, {times[0]:.3f} ms a call by hand, {times[1]:.3f} drawn")
+            changing = milliseconds(bench, drawn)
+            print(f"{text}: {plain.calls} calls a turn, {by_hand:.3f} ms a call by hand, {changing:.3f} drawn")
             if given.profile:
                 with cProfile.Profile() as profile:
                     milliseconds(bench, drawn)
