@@ -51,7 +51,7 @@ import threading
 for _ in range(400):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
-# After the last call its thread spins for 0.3 s.
+# After the last call its thread spins for 0.3 s, or less.
 SPINS = """
 import threading, time
 _honest, _called = double, threading.Event()
@@ -111,6 +111,12 @@ def test_an_honest_package_may_work_in_threads_and_processes(
 def test_what_bases_threads_do_outside_turns_the_targets_may_do(tmp_path: Path, base_spins: bool) -> None:
     status, reason = outcome(tmp_path, f"{SPINS}# other", SPINS if base_spins else "")
     assert status == ("ok" if base_spins else "outside_turn"), reason
+
+
+@pytest.mark.slow
+def test_a_thread_that_ends_soon_after_the_turn_is_found_too(tmp_path: Path) -> None:
+    status, reason = outcome(tmp_path, SPINS.replace("0.3", "0.04"))
+    assert status == "outside_turn", reason
 
 
 @pytest.mark.slow

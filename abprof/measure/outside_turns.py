@@ -6,6 +6,7 @@ that tries is broken: one that ran while it was stopped, or that works as soon a
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 
@@ -13,9 +14,9 @@ from abprof.records import STANDING_IN
 from abprof.system.processes import Worker, WorkerDied
 
 _LOOK = 0.005  # seconds that a side may run without a request
-# The same for a side that uses processors in such a look: it may be only the time, some 0.1 ms, that each of its threads
-# takes to stop and go on, which were 5 ms for 34 threads that slept, on an H200's host.
-_LONG_LOOK = 0.2
+# The same for a side that uses processors in such a look. To stop and continue costs each thread some 0.1 ms of CPU time: 5 ms
+# for 34 sleeping threads on an H200's host. Libraries have a thread for each core.
+_LONG_LOOK = max(0.05, 0.0015 * (os.cpu_count() or 1))
 _LOOKS = 3  # on a loaded machine a thread that would work may get no processor in one
 _STOPPED = 1_000_000  # ns of CPU time that a side may use while it is stopped: signals reach its processes one by one
 _LEAST = 0.2  # processors that an honest side may use without a request: idle OpenMP threads spin before they sleep

@@ -26,8 +26,8 @@ _TELL = 0.5  # %: a margin at which four epochs of the fewest rounds are enough;
 # Least ns of a turn: a longer call has a turn of its own, shorter calls share a turn. A GPU's event pair resolves about
 # 0.5 us, and on a CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
-# With --untrusted, so that what follows a turn is little beside it (`OutsideTurns`), and that the scatter of abprof's own work
-# between calls, which the parent's clock reads with them, averages out.
+# With --untrusted, so that the scatter of abprof's own work between calls, which the parent's clock reads with them, averages
+# out.
 _UNTRUSTED_TURN = {"cuda": 20e6, "cpu": 10e6, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def ffa_block_sparse(
     computes, never what; a choice it does not have raises UnsupportedOption.
     """
     _check_tensors(q, k, v)
-    options = Options(ref_block, pack_gqa, swap_ab, sparse_load)
+    options = Options(_tile(ref_block), pack_gqa, swap_ab, sparse_load)
     schedule = Blocks(kv_num, kv_indices, q_block, k_block, q.shape[0], k.shape[0], options)
     _check_blocks(schedule, k.shape[1], q.device)
     return _attend(q, k, v, schedule, scale, return_lse)
@@ -111,13 +112,18 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"query heads must be a multiple of key heads, not {q.shape[1]} and {k.shape[1]}")
 
 
+def _tile(given: Any) -> tuple[int, int] | None:
+    try:
+        rows, keys = given if given is not None else (0, 0)
+        return (index(rows), index(keys)) if given is not None else None
+    except (TypeError, ValueError):
+        raise ValueError(f"ref_block must be two integers, query rows and keys, not {given}") from None
+
+
 def _check_blocks(blocks: Blocks, key_heads: int, device: torch.device) -> None:
     num, indices = blocks.kv_num, blocks.kv_indices
     if blocks.q_block < 1 or blocks.k_block < 1:
         raise ValueError(f"q_block and k_block must be at least 1, not {blocks.q_block} and {blocks.k_block}")
-    tile = blocks.options.ref_block
-    if tile is not None and not (isinstance(tile, Sequence) and len(tile) == 2):
-        raise ValueError(f"ref_block must be two numbers, query rows and keys, not {tile}")
     n_q, n_k = -(-blocks.q_len // blocks.q_block), -(-blocks.k_len // blocks.k_block)
     for name, tensor in (("kv_num", num), ("kv_indices", indices)):
         if tensor.dtype != torch.int32 or tensor.device != device:

@@ -145,7 +145,7 @@ def _pairs(ranges: Ranges, name: str) -> tuple[Range, ...]:
 
 
 def _listed(values: Any) -> Any:
-    return values.tolist() if isinstance(values, torch.Tensor) else values
+    return values.tolist() if hasattr(values, "tolist") else values  # of torch or NumPy
 
 
 def _refuse_overlap(q: tuple[Range, ...]) -> None:

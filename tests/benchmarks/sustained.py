@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="+")
     given = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("no GPU is here")
+        parser.error("it needs a CUDA GPU")
     native.compile_library(verbose=False)
     for text in given.cases:
         try:

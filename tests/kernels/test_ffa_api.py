@@ -74,7 +74,8 @@ REFUSED_LISTS = {
         "indices": torch.zeros(1, 3, 2, dtype=torch.int32)
     },
     r"at least 1, not 0 and 4": {"q_block": 0},
-    r"ref_block must be two numbers, query rows and keys, not 64": {"ref_block": 64},
+    r"ref_block must be two integers, query rows and keys, not 64": {"ref_block": 64},
+    r"ref_block must be two integers, query rows and keys, not \(64, None\)": {"ref_block": (64, None)},
     r"kv_num must lie in 0..2": {"num": torch.tensor([[1, 3]], dtype=torch.int32)},
     r"kv_num must lie in 0..2, the": {"num": torch.tensor([[1, -1]], dtype=torch.int32)},
     r"kv_indices must lie in 0..1": {"indices": torch.tensor([[[0, 0], [2, 0]]], dtype=torch.int32)},

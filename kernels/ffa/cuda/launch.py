@@ -205,13 +205,14 @@ _CAPTURED: dict[int, Tensor] = {}
 
 
 def run(launch: Launch | None, device: torch.device) -> None:
-    """Launch on the device's current stream; nothing for None. What a CUDA graph captures keeps its work tables: the
-    graph has only their addresses, and a schedule's tables go when many other schedules were used."""
+    """Launch on the device's current stream; nothing for None. The work tables of what a CUDA graph captures
+    stay for the rest of the process: the graph has only their addresses, and a schedule's tables go when many other
+    schedules were used."""
     if launch is not None:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            tables = [arg for arg in launch.args if isinstance(arg, Tensor) and arg.dtype == torch.int32]
-            _CAPTURED.update((id(table), table) for table in tables)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                tables = [arg for arg in launch.args if isinstance(arg, Tensor) and arg.dtype == torch.int32]
+                _CAPTURED.update((id(table), table) for table in tables)
             launch.kernel[(launch.programs,)](*launch.args, **launch.options)
 
 
