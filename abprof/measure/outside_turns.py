@@ -49,7 +49,7 @@ class OutsideTurns:
 
 
 def _observed(worker: Worker) -> float:
-    """Return how many processors the side uses without a request, in the first look in which it works."""
+    """Return how many processors the side uses without a request: in a look in which it works and in a longer one, the lesser."""
     used = 0.0
     for _ in range(_LOOKS):
         used = max(used, _processors(worker, _LOOK))

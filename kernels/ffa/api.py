@@ -113,11 +113,13 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 
 
 def _tile(given: Any) -> tuple[int, int] | None:
+    if given is None:
+        return None
     try:
-        rows, keys = given if given is not None else (0, 0)
-        return (index(rows), index(keys)) if given is not None else None
+        rows, keys = map(index, given)
     except (TypeError, ValueError):
         raise ValueError(f"ref_block must be two integers, query rows and keys, not {given}") from None
+    return rows, keys
 
 
 def _check_blocks(blocks: Blocks, key_heads: int, device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.drawn_turn [--device cpu] [--profile] [CASE...]`: what --untrusted adds to ffa's calls.
 
-CASE as in tests.benchmarks.sustained, by default full and causal, forward and backward. Prints the wall time of a call of a
-turn by hand, and of one whose inputs change and whose outputs are kept; with --profile also where the host spends it.
+CASE as in tests.benchmarks.sustained, by default full and causal, forward and backward. Prints the wall time of a
+call by hand, and of one whose inputs change and whose outputs are kept; with --profile also where the host spends it.
 """
 
 import argparse
