@@ -95,14 +95,15 @@ class Arms:
             if request.variant and request.variant not in getattr(kernel, "VARIANTS", ()):
                 raise MissingPackage(f"this side has no variant {request.variant}")
             op = workload.returned("prepare", module.prepare(kernel, request.variant or None, case, inputs), Op)
-        self.clock.sync()
         return op
 
     def make(self, request: wire.Open, placement: int) -> Arm:
         """Make an arm without calling its operation. The seed `placement` determines the addresses of the inputs."""
         pad = self.clock.pad(placement)
         inputs = self.inputs(request)
-        return Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
+        arm = Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
+        self.clock.sync()
+        return arm
 
     def open(self, request: wire.Open) -> wire.Opened:
         """Make an arm and warm it up. Does not catch exceptions of the workload and the package."""
@@ -176,7 +177,7 @@ class Arms:
             self.move(arm, request.placement)
         if timer == "cuda_graph" and arm.graph is None:
             arm.graph = self.gpu("a CUDA graph").graph(arm.op, lambda: self.compiles.count)
-        start, mhz = time.monotonic_ns(), 0.0
+        start, mhz, lead = time.monotonic_ns(), 0.0, 0.0
         if timer == "sustained":
             value = self.gpu(timer).sustained(arm.op, request.calls)
         elif timer == "cupti":
@@ -186,11 +187,12 @@ class Arms:
         elif timer == "wall_clock":
             value = mean([clock.wall(arm.op) for _ in range(request.calls)])
         else:
-            value, mhz = clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm), clock.mhz()
+            value = clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm, lead=request.lead)
+            mhz, lead = clock.mhz(), clock.lead
         end = time.monotonic_ns()
         host = clock.kind == "cpu" or timer == "wall_clock"
         empty = clock.empty(request.empties, cold=request.cold) if request.empties else 0.0
-        return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz, compiles=compiles)
+        return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz, lead=lead, compiles=compiles)
 
     def move(self, arm: Arm, placement: int) -> None:
         """Make the arm's inputs anew at other addresses, given by the seed `placement`, and call the operation once."""

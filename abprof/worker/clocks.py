@@ -37,6 +37,7 @@ class Clock:
     kind = "cpu"
     enqueued = 0.0  # host ns to enqueue the last call of `wall`; 0 on a CPU
     profiled = False  # whether torch's profiler ran on the device in this process
+    lead = 0.0  # ns of lead that the last turn needed; 0 on a CPU
 
     def __init__(self) -> None:
         """Limit this process to 90 % of the free memory, so that allocations fail before the system swaps."""
@@ -51,8 +52,9 @@ class Clock:
     def sync(self) -> None:
         """Wait until the device is idle."""
 
-    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the GPU's cache before each."""
+    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "", lead: float = 0.0) -> float:
+        """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the GPU's cache before each.
+        `lead`: ns for which a GPU is kept busy before the first."""
         readings = []
         for _ in range(calls):
             op.restore()
@@ -109,6 +111,7 @@ def shortest(readings: Sequence[float]) -> float:
 
 # ---------------------------------------------------------------- NVIDIA GPUs
 
+_Pair = tuple[torch.cuda.Event, torch.cuda.Event]
 _LONGEST_SPIN = 5_000_000.0  # ns
 _NOTHING = Op(lambda: torch.cuda._sleep(0))
 _KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # about 0.1 ms, so that the launch cost is negligible
@@ -139,27 +142,38 @@ class CudaClock(Clock):
     def sync(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "", lead: float = 0.0) -> float:
         """Return the mean ns of `calls` calls, measured by CUDA events before and after each call.
 
         Before each call, `cold` flushes the L2 cache, and a spin kernel keeps the device busy while the host enqueues
         the call, so that launch cost is not timed. If the spin was too short, the call is repeated with a longer spin.
+        With a `lead` the host stays ahead of the device for the whole turn, whose length then does not depend on the host.
         """
-        pairs = [self._one(op, arm, cold=cold, stamp=i == 0) for i in range(calls)]
+        free, ahead = torch.cuda.Event(enable_timing=True), bool(lead) and self._stamps is not None
+        if ahead and self._stamps is not None:
+            self._stamps.hold(int(lead))
+        free.record()
+        began, pairs, enqueued = time.perf_counter_ns(), list[_Pair](), list[int]()
+        for number in range(calls):
+            pairs.append(self._one(op, arm, cold=cold, stamp=number == 0, ahead=ahead))
+            enqueued.append(time.perf_counter_ns() - began)
         if self._stamps is not None:
             self._stamps.stamp(1)
         self.sync()
+        waits = zip(enqueued, pairs, strict=True) if ahead else ()
+        self.lead = max([0.0, *(at - 1e6 * free.elapsed_time(first) for at, (first, _) in waits)])
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
-    def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False, ahead: bool = False) -> _Pair:
         # Estimate the first spin from the warm-up: too short a spin costs another call, which may take a second.
-        spin = self._spins.get(arm, 100_000.0 + 1.5 * self.enqueued)
+        spin = 0.0 if ahead else self._spins.get(arm, 100_000.0 + 1.5 * self.enqueued)
         while True:
             op.restore()
             if cold:
                 self._flush_l2()
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda._sleep(int(min(spin, _LONGEST_SPIN) * self._cycles_per_ns))
+            if spin:
+                torch.cuda._sleep(int(min(spin, _LONGEST_SPIN) * self._cycles_per_ns))
             began = time.perf_counter_ns()
             if stamp and self._stamps is not None:
                 self._stamps.stamp(0)
@@ -489,9 +503,13 @@ class Stamps:
 
     def busy(self, ns: int) -> int:
         """Occupy one thread for `ns` nanoseconds. Return for how many of them other processes had the GPU."""
+        return int(self.hold(ns).item())
+
+    def hold(self, ns: int) -> torch.Tensor:
+        """Enqueue what `busy` does, in the current stream, and return its result before it has ended."""
         found = torch.zeros(1, dtype=torch.int64, device=self._written.device)
         self._launch(self._watch, 1, tuple(map(ctypes.c_uint64, (found.data_ptr(), ns, _PAUSE))))
-        return int(found.item())
+        return found
 
     def _launch(self, kernel: ctypes.c_void_p, blocks: int, values: tuple[Any, ...]) -> None:
         arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
