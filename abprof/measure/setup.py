@@ -66,6 +66,7 @@ class Handed:
     # Variants whose timed call was found right on base, each with the choice of its integers (--untrusted).
     timed: set[tuple[str, int]] = field(default_factory=set)
     bytes: int = 0  # of a call's outputs on base, at most
+    lead: float | None = None  # ns: wire.Turn.lead by what base's turns needed; None: unknown
     keeps: set[str] = field(default_factory=set)  # variants whose outputs do not follow inputs that change in place
     packs: set[str] = field(default_factory=set)  # variants whose outputs do so only after another `prepare`
 

@@ -413,7 +413,9 @@ class Turn:
     outputs: str = ""  # file in scratch: SIDE/NAME
     shared: bool = False  # the judge's GPU memory in the place of that file
     anew: bool = False  # prepare the operation again on the inputs of each call
-    lead: float = 0.0  # ns for which a GPU is kept busy first, so that the host is ahead of it; 0: before each call instead
+    lead: float = (
+        0.0  # ns for which a GPU is kept busy first, so that the host is ahead of it; 0: before each call instead
+    )
 
 
 @dataclass(frozen=True)
@@ -426,7 +428,7 @@ class Turned:
     end: int
     empty: float = 0.0  # ns of an empty launch by the same timer; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the calls; 0: unknown
-    lead: float = 0.0  # ns of `Turn.lead` that were needed
+    lead: float = 0.0  # ns of `Turn.lead` that were needed; twice the lead if it was too short
     layouts: str = ""  # JSON: types and shapes of each call's outputs, in `Turn.outputs` one after the other
     compiles: int = 0  # kernels compiled from Start until the turn
 

@@ -128,7 +128,7 @@ class CudaClock(Clock):
         self.device = torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES shows the leased device only
         self._properties = torch.cuda.get_device_properties(self.device)
         self._flush: torch.Tensor | None = None
-        self._held = 0
+        self._held, self._late = 0, False  # whether a call of the last turn was repeated
         self._spins: dict[str, float] = {}  # ns, by arm
         self._cycles_per_ns = max(float(getattr(self._properties, "clock_rate", 0) or 2_000_000) / 1e6, 0.5)
         self._stamps: Stamps | None = None
@@ -153,7 +153,7 @@ class CudaClock(Clock):
         if ahead and self._stamps is not None:
             self._stamps.hold(int(lead))
         free.record()
-        began, pairs, enqueued = time.perf_counter_ns(), list[_Pair](), list[int]()
+        began, pairs, enqueued, self._late = time.perf_counter_ns(), list[_Pair](), list[int](), False
         for number in range(calls):
             pairs.append(self._one(op, arm, cold=cold, stamp=number == 0, ahead=ahead))
             enqueued.append(time.perf_counter_ns() - began)
@@ -161,7 +161,8 @@ class CudaClock(Clock):
             self._stamps.stamp(1)
         self.sync()
         waits = zip(enqueued, pairs, strict=True) if ahead else ()
-        self.lead = max([0.0, *(at - 1e6 * free.elapsed_time(first) for at, (first, _) in waits)])
+        needed = max([0.0, *(at - 1e6 * free.elapsed_time(first) for at, (first, _) in waits)])
+        self.lead = 2 * lead if ahead and self._late else needed
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
     def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False, ahead: bool = False) -> _Pair:
@@ -186,7 +187,7 @@ class CudaClock(Clock):
             self._spins[arm] = max(1.25 * needed + 10_000, 0.9 * spin) if hidden else 2.0 * max(spin, needed)
             if hidden or spin > _LONGEST_SPIN:  # the launch cost cannot be hidden if the operation waits for the device
                 return first, last
-            spin = self._spins[arm]
+            spin, self._late = self._spins[arm], True
 
     def empty(self, times: int, *, cold: bool) -> float:
         pairs = [self._one(_NOTHING, "an empty launch", cold=cold) for _ in range(times)]

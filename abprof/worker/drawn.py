@@ -74,6 +74,7 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
             results.clear()
             kept.begin()
             turned = Arms.turn(arms, dataclasses.replace(request, lead=0.0))
+            turned = dataclasses.replace(turned, lead=2 * request.lead)
             keep()
         layouts = kept.end()
         arms.clock.sync()

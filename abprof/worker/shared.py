@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_MOST = 1 << 30  # bytes for a worker, and at most a 64th of the GPU's memory
+_MOST = 2 << 30  # bytes for a worker, and at most a 64th of the GPU's memory
 _PINNED, _DEVICE, _BY_DESCRIPTOR, _READ_AND_WRITE = 1, 1, 1, 3  # of cuda.h
 
 
