@@ -429,16 +429,20 @@ class WorkerFactory:
         files = (*(argv[-1] for argv in self.workers.values()), *self.workloads.values())
         return list(dict.fromkeys(Path(file).parent for file in files))
 
-    def preload(self, spec: WorkerSpec, epoch: int) -> int:
-        """Start fork servers of a build, without waiting for their imports: on a host with many cores all of them, unless
-        they would disturb calls on the CPU; else that of `epoch`. Return how many can fork a worker in `epoch`: 2 with
-        one that imports the package."""
+    def servers(self, spec: WorkerSpec, epoch: int) -> int:
+        """Start the fork servers of a build for `epoch`, without waiting for their imports. Return how many can fork a worker:
+        2 with one that imports the package."""
+        return len(self._servers(spec, epoch))
+
+    def preload(self, spec: WorkerSpec, epoch: int) -> None:
+        """Start the build's fork servers that `epoch` and, on a host with many cores, later epochs need, unless they would
+        disturb calls on the CPU."""
         if self.forks.plenty and self.device != "cpu":
             count = _SERVERS if self._apart(spec) else self.imports if self._preloads(spec) else 0
             for number in range(count):
                 if self.forks.room:
-                    self._servers(spec, number + 1)
-        return len(self._servers(spec, epoch))
+                    self._servers(spec, number + 1, ahead=True)
+        self._servers(spec, epoch)
 
     def _apart(self, spec: WorkerSpec) -> bool:
         """Whether the workers need fork servers of their own: in their sandbox, or with their environment. Such a server
@@ -449,22 +453,22 @@ class WorkerFactory:
         # Not on a CPU: all epochs of a server would have the package's code at the same addresses, which affects times.
         return self.device != "cpu" and spec.id != PEERS and self.imports > 0 and not self._apart(spec)
 
-    def _servers(self, spec: WorkerSpec, epoch: int) -> Sequence[ForkServer]:
+    def _servers(self, spec: WorkerSpec, epoch: int, *, ahead: bool = False) -> Sequence[ForkServer]:
         """Return the fork servers to try for a worker: one that has imported the package, and one that has not. In the
         first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
-        half as long if these turn out not to be safe to share."""
+        half as long if these turn out not to be safe to share. `ahead`: start a server that imports it then, too."""
         command, own_env = self._command(spec)
         if self.sandbox is not None:  # on a CPU, imports after the workers' end would be beside other workers' calls
             command = [*command, "--walled", *(["--no-preload"] if self.device == "cpu" else [])]
         plain = self.forks.server(command, epoch, own_env if self._apart(spec) else None)
-        if plain is None or not self._preloads(spec):
+        if plain is None or not self._preloads(spec) or (epoch == 1 and not ahead):
             return [plain] if plain else []
         start = self.start(spec.id, mount := self.mount(spec))
         loaded = (artefact.name for artefact in spec.build.artefacts if artefact.kind == "module")
         start.modules.extend(name for name in loaded if f"{name}.".startswith(f"{mount.module}."))
         key, env = f"{spec.checkout.path} {spec.place}", self.worker_env(spec)
         own = self.forks.with_package(plain, key, epoch, start, env, spec.place / "src")
-        return [own, plain] if own and epoch > 1 else [plain]
+        return [own, plain] if own else [plain]
 
     def worker_env(self, spec: WorkerSpec) -> dict[str, str]:
         """Return the environment of each builder or worker that uses the build."""

@@ -173,8 +173,11 @@ class _Factory(WorkerFactory):
     question: Question = Question({})
     here: bool = False
 
-    def preload(self, *_: Any, **__: Any) -> int:
+    def servers(self, *_: Any) -> int:
         return 1
+
+    def preload(self, *_: Any) -> None:
+        pass
 
     def worker(self, spec: WorkerSpec, log: Path, **_: Any) -> Worker:
         return self.of_side(spec.id, log)

@@ -41,18 +41,20 @@ class WorkerPool:
         try:
             # A forked worker and a fresh one may differ in speed, as may an import before and after the fork: without a
             # server for each worker, all start fresh, and all sides import after the fork if one has to.
-            servers = self.preload()
+            servers = {id: self.factory.servers(spec, self._epoch) for id, spec in self._specs.items()}
             sides = [count for id, count in servers.items() if id != PEERS]
             self._servers = min(sides, default=1) if all(servers.values()) else 0
             self._starting = [id for id in self.start_order if self._begin(id)]
+            self.preload()
         except BaseException:  # ^C
             self.dismiss()
             raise
         return self
 
-    def preload(self) -> dict[str, int]:
-        """Start fork servers without waiting for their imports. Return worker id -> how many can fork that worker."""
-        return {id: self.factory.preload(spec, self._epoch) for id, spec in self._specs.items()}
+    def preload(self) -> None:
+        """Start further fork servers, without waiting for their imports: after workers, since to fork takes 0.1 s."""
+        for spec in self._specs.values():
+            self.factory.preload(spec, self._epoch)
 
     def serves(self, other: WorkerPool) -> bool:
         """Whether this pool has all workers of `other`, for the same epoch."""
