@@ -372,13 +372,13 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
         for last in (False, True):
             op.restore()
             before = compiled()
-            torch.cuda.set_sync_debug_mode("warn")  # torch then warns about .item(), .cpu(), nonzero()
-            try:
-                with warnings.catch_warnings(record=True) as caught:
-                    warnings.simplefilter("always")
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")  # torch then warns about .item(), .cpu(), nonzero()
+                try:
                     op.call()
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
+                finally:
+                    torch.cuda.set_sync_debug_mode(mode)
             if last and any("synchronizing CUDA operation" in str(one.message) for one in caught):
                 raise NotCaptured("host_sync", "the call waits for the device")
             if last and compiled() > before:

@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,15 @@ def test_a_kernel_of_known_length_by_events_and_by_graphs(cuda: CudaClock) -> No
         replays.append(cuda.replays(graph, op, 4))
     assert median(spans) == pytest.approx(median(known), rel=0.03)
     assert median(replays) == pytest.approx(median(known), rel=0.03)
+
+
+def test_calls_behind_a_lead_read_the_same_and_one_that_is_too_short_is_told(cuda: CudaClock) -> None:
+    op = sleep(CYCLES // 20)
+    alone, behind = ([cuda.turn(op, 20, cold=True, lead=lead) for _ in range(9)] for lead in (0.0, 2e7))
+    assert median(behind) == pytest.approx(median(alone), rel=0.03)
+    assert 0 < cuda.lead < 2e7
+    cuda.turn(Op(lambda: (time.sleep(0.001), torch.cuda._sleep(CYCLES // 20))), 20, cold=True, lead=1e6)
+    assert cuda.lead == 2e6
 
 
 def test_every_multiprocessor_has_both_stamps_of_a_turn(cuda: CudaClock) -> None:
