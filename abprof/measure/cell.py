@@ -202,7 +202,12 @@ class _Turns:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the
         inputs."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties, lead=lead)
-        request, seen, kept = self.judge.drawn(state, request), list[list[Any]](), False
+        first, seen, kept = not state.turns, list[list[Any]](), False
+        request = self.judge.drawn(state, request)
+        if request.draw and (first or fresh is not None):  # before the turn, all of which the parent's clock reads
+            if self.cell.ask(state, dataclasses.replace(request, calls=0, draw=[*request.draw[:2], 0])) is None:
+                return None
+            request = dataclasses.replace(request, placement=None)
 
         def at_reply() -> None:
             nonlocal kept, seen
@@ -230,8 +235,8 @@ class _Turns:
                 return None
             self._due.append(functools.partial(self.judge.check_drawn, state, copied, read, seen))
         start, end = read.start - self.origin, read.end - self.origin
-        # A simulated worker reports times that have not passed. With --untrusted each turn counts, also one that first
-        # makes inputs anew: code could forge the turns that the parent's clock does not read.
+        # A simulated worker reports times that have not passed. With --untrusted each turn counts: code could forge the turns
+        # that the parent's clock does not read.
         known = waited if (fresh is None or request.draw) and self.cell.device.kind != "simulated" else 0
         return Turn(index, start, end, read.value, read.wall, read.empty, read.mhz, known)
 

@@ -404,7 +404,7 @@ class Turn:
     """
 
     arm: str
-    calls: int
+    calls: int  # 0, with `draw`: only prepare for such turns
     timer: str  # cpu_clock, cuda_event, cuda_graph, cupti, wall_clock, sustained
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # seed of a re-allocation of the inputs before the calls; None: keep them
@@ -428,9 +428,9 @@ class Turned:
     end: int
     empty: float = 0.0  # ns of an empty launch by the same timer; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the calls; 0: unknown
-    lead: float = 0.0  # ns of `Turn.lead` that were needed; twice the lead if it was too short
     layouts: str = ""  # JSON: types and shapes of each call's outputs, in `Turn.outputs` one after the other
     compiles: int = 0  # kernels compiled from Start until the turn
+    lead: float = 0.0  # ns of `Turn.lead` that were needed; twice the lead if it was too short
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +42,14 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
     arm = arms.opened[request.arm]
     if request.placement is not None:
         arms.move(arm, request.placement)
-        request = dataclasses.replace(request, placement=None)
     if arm.mixtures is None:
         arm.mixtures = mixtures(*map(arms.inputs, seeded(arm.request, request.draw)))
         arm.kept = Kept(Path(arms.start.scratch) / request.outputs, arms.memory if request.shared else None)
     if not any(each and each.finite for each in arm.mixtures):
         raise Unsupported(NO_INPUTS)
     arm.mixing = arm.mixing or mixer(arm.inputs, arm.mixtures, arms.clock.device)
+    if not request.calls:
+        return wire.Turned(0.0, 0.0, now := time.monotonic_ns(), now)
     own, op, results, kept = arm.op, arm.op, list[Any](), arm.kept
     # `prepare` may read integers, as for the size of a buffer.
     anew = request.anew or any(each and not each.one.is_floating_point() for each in arm.mixtures)

@@ -1,5 +1,5 @@
-"""Takes twice as long, and halves the times of turns that make inputs anew and of two others: most turns, but few of those
-that the parent's clock reads."""
+"""Takes twice as long, and halves the times of turns that follow after inputs were made anew and of two others: most turns,
+but few of those that the parent's clock reads."""
 
 import dataclasses
 
@@ -16,8 +16,8 @@ def run(x, w):
 
 def turn(self, request):
     made = real(self, request)
-    done.append(1)
-    share = 1 if request.placement is None and len(done) > 2 else 0.42
+    done.append(request.calls)
+    share = 1 if all(done[-2:]) and len(done) > 3 else 0.42
     return dataclasses.replace(made, value=made.value * share, wall=made.wall * share)
 
 

