@@ -442,7 +442,7 @@ class WorkerFactory:
             for number in range(count):
                 if self.forks.room:
                     self._servers(spec, number + 1, ahead=True)
-        self._servers(spec, epoch)
+        self._servers(spec, epoch, ahead=True)
 
     def _apart(self, spec: WorkerSpec) -> bool:
         """Whether the workers need fork servers of their own: in their sandbox, or with their environment. Such a server

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,9 +19,6 @@ from abprof.records import LONGEST_CALL, STANDING_IN, Block, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
 
-_LEAD_OF_CALL = 1e6  # ns of a first lead for each call
-# ns of a lead. In 50 ms the host enqueues some hundred calls, more than a GPU's queue takes.
-_LEAST_LEAD, _MOST_LEAD = 5e5, 5e7
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
 _BUSY, _TWICE = 0.02, 2  # share of the watches in which the GPU may be busy, and watches that must have found it so
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
@@ -85,7 +81,7 @@ class _Turns:
         # Checks of turns' outputs that wait for the end of the round: otherwise one side's turns would come behind them more
         # often than the other's.
         self._due = list[Callable[[], None]]()
-        self._lead, self._leads = self.task.handed.lead, list[float]()  # of all turns, and ns that base's turns needed
+        self._lead = self.task.handed.lead
         self._watches: list[tuple[int, int]] = []  # ns of each watch, and ns of them in which the GPU was busy
         # Process id of a worker -> its compiled kernels before its first turn.
         self.compiles: dict[int | None, int] = {}
@@ -103,8 +99,9 @@ class _Turns:
         seed = f"{self.task.options.seed}/{self.task.cell.id}"
         for number, order in enumerate(turns.orders(len(ready), pace.most, seed, self.task.epoch)):
             fresh = self.cell.seed + 1000 + number if pace.moves(number) else None
-            takers, lead = [ready[i] for i in order if ready[i][1].takes_turns], self._led(pace)
-            taken = [turn for i, state in takers if (turn := self._turn(i, state, pace, fresh, lead)) is not None]
+            takers = [ready[i] for i in order if ready[i][1].takes_turns]
+            taken = [turn for i, state in takers if (turn := self._turn(i, state, pace, fresh)) is not None]
+            self._lead.end_round()
             rounds.append(turns.levelled(taken))
             self._check_due()
             row = sorted((turn.arm, turn.value, turn.mhz) for turn in rounds[-1] if turn.arm in judged)
@@ -130,7 +127,7 @@ class _Turns:
         for i, state in (*order, *order[::-1]):
             self.cell.open(state)
             for _ in range(pace.rounds // 2):
-                turn = self._turn(i, state, pace, lead=self._led(pace)) if state.takes_turns else None
+                turn = self._turn(i, state, pace) if state.takes_turns else None
                 self._check_due()
                 if turn is None:
                     break
@@ -177,31 +174,16 @@ class _Turns:
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
         pace = turns.pace(kind, calls, opens, task.options, timer, task.room)
         most = self.judge.most_calls if task.options.untrusted else pace.calls
-        return dataclasses.replace(pace, calls=min(pace.calls, most))
+        pace = dataclasses.replace(pace, calls=min(pace.calls, most))
+        if task.options.untrusted and timer == turns.TIMER["cuda"]:
+            self._lead.begin(pace.calls)
+        return pace
 
-    def _led(self, pace: turns.Pace) -> float:
-        """Return the lead of a round's turns (wire.Turn.lead): with --untrusted on a GPU, since the parent's clock would
-        otherwise read how quickly the host enqueues."""
-        if not (self.task.options.untrusted and pace.timer == turns.TIMER["cuda"]):
-            return 0.0
-        return min(_LEAD_OF_CALL * pace.calls, _MOST_LEAD) if self._lead is None else self._lead
-
-    def _learn(self, needed: float) -> None:
-        """Take twice what base's turns needed as the lead: in the first epoch from the second turn on, later by the median
-        of the epoch before. One lead for all turns of an epoch: its quickest turns are compared. A target's wish does not
-        count: it could hide work in a longer lead."""
-        self._leads.append(needed)
-        usual = statistics.median(self._leads[1:] or [needed])
-        lead = min(max(2 * usual, _LEAST_LEAD), _MOST_LEAD) if usual <= _MOST_LEAD else 0.0
-        if len(self._leads) > 1:
-            self.task.handed.lead, self._lead = lead, lead if self._lead is None else self._lead
-
-    def _turn(
-        self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None, lead: float = 0.0
-    ) -> Turn | None:
+    def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the
         inputs."""
-        request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties, lead=lead)
+        lead, empties = self._lead.ns, pace.empties
+        request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=empties, lead=lead)
         first, seen, kept = not state.turns, list[list[Any]](), False
         request = self.judge.drawn(state, request)
         if request.draw and (first or fresh is not None):  # before the turn, all of which the parent's clock reads
@@ -217,8 +199,8 @@ class _Turns:
         read: wire.Turned | None = self.cell.ask(state, request, at_reply if request.draw else None)
         if read is None or state.outcome.status == "crash":
             return None
-        if lead and state.arm.side == "base":
-            self._learn(read.lead)
+        if state.arm.worker == "base":
+            self._lead.note(state.arm.id, read.lead)
         worker = self.cell.pool.worker(state.arm.worker)
         waited, _ = worker.waited, self.compiles.setdefault(worker.pid, read.compiles)
         if request.draw and not all(0 < one <= LONGEST_CALL for one in (read.value, read.wall)):

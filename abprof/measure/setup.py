@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from abprof.devices import Device
+from abprof.measure.lead import Lead
 from abprof.measure.pool import WorkerPool
 from abprof.records import (
     JUDGED_METRIC,
@@ -59,14 +60,14 @@ def _operation(cell: str, arm: Arm) -> tuple[str, str, str, str]:
 
 @dataclass
 class Handed:
-    """What checks outside the arms' processes have found; it stands in later epochs, with the same judge."""
+    """What an epoch hands to the next: what checks outside the arms' processes have found, with the same judge, and the lead."""
 
     judge: int | None = None  # process id of the judge
     right: set[str] = field(default_factory=set)  # arms, of all sides, whose first calls were found right
     # Variants whose timed call was found right on base, each with the choice of its integers (--untrusted).
     timed: set[tuple[str, int]] = field(default_factory=set)
     bytes: int = 0  # of a call's outputs on base, at most
-    lead: float | None = None  # ns: wire.Turn.lead by what base's turns needed; None: unknown
+    lead: Lead = field(default_factory=Lead)  # of turns with --untrusted
     keeps: set[str] = field(default_factory=set)  # variants whose outputs do not follow inputs that change in place
     packs: set[str] = field(default_factory=set)  # variants whose outputs do so only after another `prepare`
 

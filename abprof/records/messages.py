@@ -413,9 +413,7 @@ class Turn:
     outputs: str = ""  # file in scratch: SIDE/NAME
     shared: bool = False  # the judge's GPU memory in the place of that file
     anew: bool = False  # prepare the operation again on the inputs of each call
-    lead: float = (
-        0.0  # ns for which a GPU is kept busy first, so that the host is ahead of it; 0: before each call instead
-    )
+    lead: float = 0.0  # ns for which a GPU waits first, so that the host is ahead of it; 0: it waits before each call
 
 
 @dataclass(frozen=True)

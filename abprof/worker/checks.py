@@ -139,6 +139,7 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
         anew = _overwrite(arm.inputs, arms.inputs(dataclasses.replace(opened, seed=request.again))) or anew
     if anew:
         arm.op = arms.prepared(opened, arm.inputs)
+        arms.clock.sync()
     arm.op.restore()
     try:
         results = arm.op.call()

@@ -1,6 +1,7 @@
 """Time calls, in nanoseconds: on a CPU by the host's clock, on a GPU by CUDA events, CUPTI or replays of a CUDA graph.
 
-Before each call timed by events, the L2 cache may be flushed, and a spin kernel runs that hides the launch cost.
+Before each call timed by events, the L2 cache may be flushed, and a spin kernel runs that hides the launch cost, unless one
+before the turn hides those of all calls.
 `Stamps` measures the GPU's mean clock rate over a turn.
 """
 # ruff: noqa: ARG002
@@ -128,7 +129,8 @@ class CudaClock(Clock):
         self.device = torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES shows the leased device only
         self._properties = torch.cuda.get_device_properties(self.device)
         self._flush: torch.Tensor | None = None
-        self._held, self._late = 0, False  # whether a call of the last turn was repeated
+        self._held = 0
+        self._late = False  # whether a call of the last turn was repeated
         self._spins: dict[str, float] = {}  # ns, by arm
         self._cycles_per_ns = max(float(getattr(self._properties, "clock_rate", 0) or 2_000_000) / 1e6, 0.5)
         self._stamps: Stamps | None = None
@@ -147,7 +149,8 @@ class CudaClock(Clock):
 
         Before each call, `cold` flushes the L2 cache, and a spin kernel keeps the device busy while the host enqueues
         the call, so that launch cost is not timed. If the spin was too short, the call is repeated with a longer spin.
-        With a `lead` the host stays ahead of the device for the whole turn, whose length then does not depend on the host.
+        With a `lead` one such kernel of so many ns hides the launch costs of the whole turn, whose length then does not depend
+        on the host; if it is too short, the calls that are left have their own.
         """
         free, ahead = torch.cuda.Event(enable_timing=True), bool(lead) and self._stamps is not None
         if ahead and self._stamps is not None:
@@ -155,7 +158,7 @@ class CudaClock(Clock):
         free.record()
         began, pairs, enqueued, self._late = time.perf_counter_ns(), list[_Pair](), list[int](), False
         for number in range(calls):
-            pairs.append(self._one(op, arm, cold=cold, stamp=number == 0, ahead=ahead))
+            pairs.append(self._one(op, arm, cold=cold, stamp=number == 0, ahead=ahead and not self._late))
             enqueued.append(time.perf_counter_ns() - began)
         if self._stamps is not None:
             self._stamps.stamp(1)

@@ -42,6 +42,7 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
     arm = arms.opened[request.arm]
     if request.placement is not None:
         arms.move(arm, request.placement)
+        request = dataclasses.replace(request, placement=None)
     if arm.mixtures is None:
         arm.mixtures = mixtures(*map(arms.inputs, seeded(arm.request, request.draw)))
         arm.kept = Kept(Path(arms.start.scratch) / request.outputs, arms.memory if request.shared else None)
