@@ -40,7 +40,7 @@ _REASONS = {
     "power": "without pauses, at the power limit, the result is another",
     "burst_alone": "by burst alone: no budget or memory for calls without pauses, or they failed",
     "tail": "more of its calls are slow, though the median is not",
-    "timer": "the clock outside the process contradicts the timer inside",
+    "timer": "the clock outside the process does not confirm the timer inside",
     "impossible": "faster than this device can do the workload's work",
     "budget": "the time budget ended first",
     "not_pursued": "measured only while other cells needed epochs",
