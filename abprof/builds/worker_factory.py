@@ -431,7 +431,9 @@ class WorkerFactory:
 
     def servers(self, spec: WorkerSpec, epoch: int) -> int:
         """Start the fork servers of a build for `epoch`, without waiting for their imports. Return how many can fork a worker:
-        2 with one that imports the package."""
+        2 with one that imports the package. Servers of their own start all at once: imports of torch would disturb turns."""
+        if self._apart(spec):
+            self.preload(spec, epoch)
         return len(self._servers(spec, epoch))
 
     def preload(self, spec: WorkerSpec, epoch: int) -> None:
