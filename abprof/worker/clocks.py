@@ -112,7 +112,6 @@ def shortest(readings: Sequence[float]) -> float:
 
 # ---------------------------------------------------------------- NVIDIA GPUs
 
-_Pair = tuple[torch.cuda.Event, torch.cuda.Event]
 _LONGEST_SPIN = 5_000_000.0  # ns
 _NOTHING = Op(lambda: torch.cuda._sleep(0))
 _KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # about 0.1 ms, so that the launch cost is negligible
@@ -156,7 +155,8 @@ class CudaClock(Clock):
         if ahead and self._stamps is not None:
             self._stamps.hold(int(lead))
         free.record()
-        began, pairs, enqueued, self._late = time.perf_counter_ns(), list[_Pair](), list[int](), False
+        pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        began, enqueued, self._late = time.perf_counter_ns(), list[int](), False
         for number in range(calls):
             pairs.append(self._one(op, arm, cold=cold, stamp=number == 0, ahead=ahead and not self._late))
             enqueued.append(time.perf_counter_ns() - began)
@@ -168,7 +168,9 @@ class CudaClock(Clock):
         self.lead = 2 * lead if ahead and self._late else needed
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
-    def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False, ahead: bool = False) -> _Pair:
+    def _one(
+        self, op: Op, arm: str, *, cold: bool, stamp: bool = False, ahead: bool = False
+    ) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         # Estimate the first spin from the warm-up: too short a spin costs another call, which may take a second.
         spin = 0.0 if ahead else self._spins.get(arm, 100_000.0 + 1.5 * self.enqueued)
         while True:
