@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from abprof.store import read
 from abprof.worker.clocks import CudaClock
 from tests.test_out_of_process_check import target_outcome
-from tests.tinyrepo import PACKAGE, abprof, abprof_afresh, tiny_repo
+from tests.tinyrepo import PACKAGE, WORKLOAD, abprof, abprof_afresh, tiny_repo
 
 # The kernel's work is done by somebody else, later: long before anybody looks at the outputs of a turn's last call.
 THREAD = """
@@ -104,6 +105,21 @@ def test_an_honest_package_may_work_in_threads_and_processes(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert outcome(tmp_path, more) == ("ok", "")
+
+
+@pytest.mark.slow
+def test_the_parents_clock_does_not_read_how_long_inputs_take(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo", 100)
+    slow = "\nimport time\n_made = inputs\ndef inputs(*args):\n    time.sleep(0.5)\n    return _made(*args)\n"
+    repo.commit("inputs take half a second", {"workloads/tiny.py": WORKLOAD + slow})
+    repo.branch("other")
+    repo.commit("other", {"kernels/tiny/__init__.py": PACKAGE + "# other\n"})
+    options = ("--untrusted", "--device", "cpu", "--no-peers", "--quick", "--json")
+    done = abprof("main", "other", *options, cwd=repo.path, home=tmp_path / "home")
+    _, blocks, _ = read(Path(done.run["run_dir"]))
+    waits = [turn.waited for block in blocks for row in block.rounds for turn in row]
+    assert waits
+    assert max(waits) < 5e8
 
 
 @pytest.mark.slow

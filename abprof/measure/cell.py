@@ -164,6 +164,7 @@ class _Turns:
                 state.opened = None
 
     def _pace(self) -> turns.Pace:
+        """Return the pace of the epoch, and begin its lead."""
         task, kind = self.task, self.cell.device.kind
         timer = turns.timer_of(kind, task.judge)
         ready = [state for _, state in self.cell.ready]
@@ -186,7 +187,7 @@ class _Turns:
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=empties, lead=lead)
         first, seen, kept = not state.turns, list[list[Any]](), False
         request = self.judge.drawn(state, request)
-        if request.draw and (first or fresh is not None):  # before the turn, all of which the parent's clock reads
+        if request.draw and (first or fresh is not None):  # prepare apart: the parent's clock reads a whole turn
             if self.cell.ask(state, dataclasses.replace(request, calls=0, draw=[*request.draw[:2], 0])) is None:
                 return None
             request = dataclasses.replace(request, placement=None)

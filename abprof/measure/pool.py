@@ -45,14 +45,14 @@ class WorkerPool:
             sides = [count for id, count in servers.items() if id != PEERS]
             self._servers = min(sides, default=1) if all(servers.values()) else 0
             self._starting = [id for id in self.start_order if self._begin(id)]
-            self.preload()
+            self.preload()  # after the workers, which would wait for these forks
         except BaseException:  # ^C
             self.dismiss()
             raise
         return self
 
     def preload(self) -> None:
-        """Start further fork servers, without waiting for their imports: after workers, since to fork takes 0.1 s."""
+        """Start further fork servers, without waiting for their imports."""
         for spec in self._specs.values():
             self.factory.preload(spec, self._epoch)
 

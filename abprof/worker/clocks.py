@@ -1,7 +1,7 @@
 """Time calls, in nanoseconds: on a CPU by the host's clock, on a GPU by CUDA events, CUPTI or replays of a CUDA graph.
 
-Before each call timed by events, the L2 cache may be flushed, and a spin kernel runs that hides the launch cost, unless one
-before the turn hides those of all calls.
+Before each call timed by events, the L2 cache may be flushed, and a spin kernel runs that hides the launch cost, unless
+the device waits once before all calls of a turn.
 `Stamps` measures the GPU's mean clock rate over a turn.
 """
 # ruff: noqa: ARG002
@@ -148,8 +148,8 @@ class CudaClock(Clock):
 
         Before each call, `cold` flushes the L2 cache, and a spin kernel keeps the device busy while the host enqueues
         the call, so that launch cost is not timed. If the spin was too short, the call is repeated with a longer spin.
-        With a `lead` one such kernel of so many ns hides the launch costs of the whole turn, whose length then does not depend
-        on the host; if it is too short, the calls that are left have their own.
+        With a `lead` the device waits once, for so many ns, and the host enqueues all calls meanwhile: the turn's length does
+        not depend on the host. If the host falls behind, the device waits before each call that is left.
         """
         free, ahead = torch.cuda.Event(enable_timing=True), bool(lead) and self._stamps is not None
         if ahead and self._stamps is not None:

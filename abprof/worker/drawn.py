@@ -36,7 +36,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
     """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and keep what all calls
-    returned for the judge before the reply. The parent's clock sees both, the turn's timer neither."""
+    returned for the judge before the reply. The parent's clock sees both, the turn's timer neither. For no calls, only prepare
+    for such turns: make the inputs anew (`placement`), and what they are mixed from."""
     if not request.draw:
         return Arms.turn(arms, request)
     arm = arms.opened[request.arm]

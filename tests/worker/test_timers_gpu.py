@@ -49,7 +49,7 @@ def test_a_kernel_of_known_length_by_events_and_by_graphs(cuda: CudaClock) -> No
     assert median(replays) == pytest.approx(median(known), rel=0.03)
 
 
-def test_calls_behind_a_lead_read_the_same_and_one_that_is_too_short_is_told(cuda: CudaClock) -> None:
+def test_calls_behind_a_lead_read_the_same_and_one_that_is_too_short_is_reported(cuda: CudaClock) -> None:
     op = sleep(CYCLES // 20)
     alone, behind = ([cuda.turn(op, 20, cold=True, lead=lead) for _ in range(9)] for lead in (0.0, 2e7))
     assert median(behind) == pytest.approx(median(alone), rel=0.03)
